@@ -1,8 +1,6 @@
 //! Mount that a path lies on: a disk of this machine alone, or a drive that machines share.
 //!
-//! Called before a lock on a file is opened, and by `doctor`. The kernel's locks are trusted on file systems
-//! that are known to be this machine's alone; everything else counts as shared. It must never send a request to
-//! a shared drive: its server may be gone, and the caller would hang.
+//! It must never send a request to a shared drive: its server may be gone, and the caller would hang.
 
 mod planned;
 
@@ -15,19 +13,17 @@ use self::planned::Planned;
 use super::file::OpenError;
 use trafficcop_core::machine::procfs;
 
-// Name of a file system that is in no table.
 const UNKNOWN: &str = "unknown";
 // Symbolic links to follow before a path is taken literally (the kernel's limit is 40).
 const LINKS: usize = 40;
 
-// File systems whose files no other machine can have, and whose locks the kernel keeps itself. A list of the
-// trusted, not of the others: an unknown network file system that is taken for shared costs a lease's length;
-// taken for local, two machines would run at once.
+// File systems whose files no other machine can have, and whose locks the kernel keeps. A list of the trusted:
+// an unknown one taken for shared costs a lease's length; taken for local, two machines would run at once.
 const LOCAL: &str = "ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs nilfs2 tmpfs ramfs \
     rootfs devtmpfs overlay fuseblk ntfs3 vfat exfat hfsplus ufs udf iso9660 squashfs erofs hugetlbfs";
 
-// Shared file systems on which exactly one of two machines makes a directory, and how that is known. A list of
-// the trusted, too: if both were told that they made it, both would run.
+// Shared file systems on which exactly one of two machines makes a directory, and how that is known. If both
+// were told that they made it, both would run.
 const EXCLUSIVE: &[(&str, &str)] = &[
     ("nfs nfs4 cifs smb3", "tried between machines (tests/vm)"),
     (
@@ -55,24 +51,22 @@ pub struct Mount {
     pub kind: String,
     /// Whether other machines may have the same files.
     pub shared: bool,
-    /// The mount's options, those of the server's side included.
+    /// Mount options, those of the server's side included.
     pub options: String,
     /// Mount point.
     pub at: PathBuf,
-    /// Device of the file system.
     device: String,
-    /// Directory of that file system that is mounted here.
+    /// Directory of the file system that is mounted here.
     root: PathBuf,
 }
 
 impl Mount {
-    /// Whether the kernel's table of mounts could be read, and says what this is.
+    /// Whether the kernel's table of mounts says what this is.
     pub fn is_known(&self) -> bool {
         self.kind != UNKNOWN
     }
 
-    /// Returns how it is known that exactly one of two machines makes a directory here; `None` if it is not
-    /// known.
+    /// Returns how it is known that exactly one of two machines makes a directory here; `None` if it is not.
     #[must_use]
     pub fn proof(&self) -> Option<&'static str> {
         let has = |kinds: &str| kinds.split(' ').any(|kind| kind == self.kind);
@@ -81,8 +75,8 @@ impl Mount {
         known.map(|(_, how)| *how).or_else(local)
     }
 
-    /// Refuses a shared drive's lock at `path` unless it is known that exactly one of two machines makes a
-    /// directory there. Look at `path` before: that mounts a drive that is mounted on demand.
+    /// Refuses a lock at `path` without a known [proof](Mount::proof). Look at `path` before: that mounts a
+    /// drive that is mounted on demand.
     pub fn refuse_unproven(&self, path: &Path) -> Result<(), String> {
         if self.proof().is_some() {
             return Ok(());
@@ -94,8 +88,7 @@ impl Mount {
         ))
     }
 
-    /// Whether changes of other machines can show very late here: an NFS mount that does not ask its server
-    /// when a file is opened.
+    /// Whether changes of other machines show late here: this NFS mount asks no server when a file is opened.
     #[must_use]
     pub fn is_slow_to_tell(&self) -> bool {
         self.kind.starts_with("nfs") && self.options.split(',').any(|option| option == "nocto")
@@ -113,17 +106,17 @@ impl Mount {
     }
 }
 
-/// Returns the mount that `path` lies on, or would lie on if it were made. Follows symbolic links as far as
-/// that needs no shared drive; a link on a shared drive is taken to stay there.
+/// Returns the mount that `path` lies on, or would lie on. Follows symbolic links as far as that needs no
+/// shared drive; a link on one is taken to stay there.
 #[must_use]
 pub fn of(path: &Path) -> Mount {
     under(&table(), path)
 }
 
-/// Returns the mount like [`of`], for a decision that must not be made without the table.
+/// Returns the mount like [`of`], but fails without the table.
 ///
 /// # Errors
-/// The reason why the kernel's table of mounts cannot be read.
+/// If the kernel's table of mounts cannot be read.
 pub fn known(path: &Path) -> Result<Mount, OpenError> {
     Ok(under(&parse(&text_for(path)?), path))
 }
@@ -161,7 +154,7 @@ pub fn shared_among<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<PathBu
     drives
 }
 
-/// Reads the kernel's table. The alternative, statfs(2), asks the server, which may be gone.
+/// Reads the kernel's table: statfs(2) would ask the server, which may be gone.
 fn table() -> Vec<Mount> {
     parse(&text().unwrap_or_default())
 }
@@ -173,7 +166,7 @@ fn text() -> io::Result<Vec<u8>> {
 fn under(mounts: &[Mount], path: &Path) -> Mount {
     let absolute = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
     find(mounts, &absolute, &|path| std::fs::read_link(path).ok()).unwrap_or_else(|| Mount {
-        // Without a mount table nothing is known, so nothing is trusted.
+        // Without a table nothing is trusted.
         kind: UNKNOWN.to_owned(),
         shared: true,
         options: String::new(),
@@ -183,12 +176,11 @@ fn under(mounts: &[Mount], path: &Path) -> Mount {
     })
 }
 
-/// Refuses a path at which a lock excludes no process: below the upper directory of a mounted overlay, where
-/// the file has another inode through the overlay; or below the mount point of a network drive that is not
-/// mounted, where the lock would be local.
+/// Refuses a path at which a lock excludes no process. In the upper directory of a mounted overlay, the file
+/// has another inode through the overlay. At the mount point of an unmounted network drive, the lock would be
+/// local.
 pub fn refuse_wrong_place(path: &Path) -> Result<(), OpenError> {
-    // Most machines have neither, and every start of an instance comes through here: the whole table takes
-    // longer.
+    // Most machines have neither, and every start comes through here: the whole table takes longer.
     const OVERLAY: &[u8] = b" - overlay ";
     let text = text_for(path)?;
     let has_overlay = text.windows(OVERLAY.len()).any(|words| words == OVERLAY);
@@ -228,8 +220,8 @@ fn unmounted_above<'a>(
     read_link: &dyn Fn(&Path) -> Option<PathBuf>,
 ) -> Option<&'a Planned> {
     let (mount, here) = walk(mounts, path, read_link)?;
-    // The first look at the lock mounts a drive that is mounted on demand (autofs). If it stays unmounted, its
-    // kind has no known proof, and is refused.
+    // The first look mounts a drive that is mounted on demand (autofs). If it stays unmounted, its kind has no
+    // proof, and is refused.
     let is_missing = |drive: &&Planned| {
         here.starts_with(&drive.at)
             && !mount.at.starts_with(&drive.at)
@@ -295,8 +287,8 @@ fn walk(
         // The last of several mounts at one place hides the others.
         let mount = mounts.iter().rfind(|mount| mount.at == here);
         if let Some(mount) = mount.filter(|mount| mount.shared) {
-            // No link can be where a mount is listed, so one further down is reached without a request: for
-            // example a tmpfs of a machine whose root is on a server.
+            // A mount point is no link, so one further down is reached without a request: for example a tmpfs
+            // of a machine whose root is on a server.
             let Some(inner) = below(mounts, &here, &ahead) else {
                 return Some((mount.clone(), here));
             };
@@ -305,13 +297,13 @@ fn walk(
             continue;
         }
         let Some(name) = ahead.pop() else { break };
-        // Only after the links before it were followed: `a/..` is elsewhere if `a` is a link.
+        // Only after the links before it: `a/..` is elsewhere if `a` is a link.
         if name == ".." {
             here.pop();
             continue;
         }
         let next = here.join(&name);
-        // A mount point is no link, and the question could reach a server.
+        // No link, and the question could reach a server.
         let mounted = mounts.iter().any(|mount| mount.at == next);
         match (!mounted && links < LINKS)
             .then(|| read_link(&next))
@@ -328,7 +320,7 @@ fn walk(
         }
     }
     let of_these = mounts.iter().filter(|mount| here.starts_with(&mount.at));
-    // Of two at one place the later hides the other, and of equals the last is taken.
+    // The last of equals hides the others.
     let mount = of_these.max_by_key(|mount| depth(&mount.at)).cloned();
     mount.map(|mount| (mount, here))
 }
@@ -336,7 +328,7 @@ fn walk(
 /// Returns the deepest mount point on the way from `here` through `ahead` (the last part first).
 fn below(mounts: &[Mount], here: &Path, ahead: &[OsString]) -> Option<PathBuf> {
     let mut whole = here.to_owned();
-    // Up to the first "..": behind it the path leaves again the place that would need a request.
+    // Up to the first "..": behind it the path leaves the place that would need a request.
     whole.extend(ahead.iter().rev().take_while(|part| *part != ".."));
     let points = mounts.iter().map(|mount| &mount.at);
     let inner = points.filter(|at| whole.starts_with(at) && at.starts_with(here) && *at != here);

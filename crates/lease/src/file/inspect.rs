@@ -1,9 +1,9 @@
 //! Looks at a file's lock without competing for it, lists the locks of a directory, and forgets results of
 //! one-time tasks.
 //!
-//! The commands call it. A look opens for reading only, creates and locks nothing: it needs no permission to
-//! write, and no instance finds the lock taken because of it. The kernel tells whether the lock is held; the
-//! record only tells who wrote it last.
+//! A look opens for reading only, creates and locks nothing: it needs no permission to write, and no instance
+//! finds the lock taken by it. The kernel tells whether the lock is held; the record only tells who wrote it
+//! last.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -64,7 +64,7 @@ impl FileInspector {
         let path = self.path.clone();
         let done = self.jobs.run(give_up_at, move || job(path)).await;
         done.unwrap_or_else(|stalled| {
-            // The user asked once: whichever request hangs, the cause is the file system.
+            // Whichever request hangs, the cause is the file system.
             let why = match stalled {
                 Stalled::NoThread => stalled.to_string(),
                 Stalled::Occupied | Stalled::Overtime => "its file system does not answer".into(),
@@ -81,7 +81,7 @@ impl Inspector for FileInspector {
     }
 
     fn capabilities(&self) -> Capabilities {
-        // The kernel's lock cannot be taken from its process. A chain of versions can be continued, but no
+        // A kernel's lock cannot be taken from its process. A chain of versions can be continued, but no
         // instance accepts a lease below the shortest.
         let shortest = u8::try_from(SHORTEST_LEASE.as_secs()).ok();
         Capabilities {
@@ -156,7 +156,7 @@ fn refuse_a_missing_directory(path: &Path) -> Result<(), Failure> {
 fn look(path: &Path) -> Result<LockStatus, Failure> {
     refuse_a_missing_directory(path)?;
     let Some(file) = open::open_to_look(path)? else {
-        // The file at the path is only a hint; a shared drive's versions decide.
+        // The file is only a hint; a shared drive's versions decide.
         return match open::has_versions(path) {
             true => shared_file::look(path),
             false => Ok(status(path, LockState::Missing, None, None)),
@@ -179,7 +179,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     for _ in 0..READS {
         content = open::read(file).map_err(unreadable)?;
         found = once_log::read(file).map_err(unreadable)?;
-        // Where there are versions, the file at the path is at best a hint, as for a competitor.
+        // Beside versions, the file is at best a hint.
         if content == Content::Shared || open::has_versions(path) {
             return shared_file::look(path).map(Some);
         }
@@ -204,7 +204,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
         ),
     };
     let (record, problem) = match held {
-        // The record is that of an earlier holder.
+        // The record is an earlier holder's.
         Some(lock::Kind::Flock) => (
             record.map(|record| Record::of_token(record.token)),
             Some(FLOCKED.to_owned()),
@@ -215,7 +215,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     let problem = problem.or(unread.then(|| UNREAD.to_owned()));
     let problem = problem.or_else(|| {
         let mount = mount::of(path);
-        // Without a /proc nothing is known, so nothing is reported.
+        // Without /proc nothing is known.
         (mount.shared && mount.is_known()).then(|| KERNEL_ON_SHARED.to_owned())
     });
     let once = found.into_task_log();
@@ -278,8 +278,7 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
     let mut found = Vec::new();
     let mut unread = 0_u32;
     let mut named = 0_u32;
-    // Unreadable files are counted and reported, and do not hide the others: a directory often has other
-    // owners.
+    // Unreadable files must not hide the others: a directory often has other owners.
     for entry in entries.filter_map(Result::ok) {
         if !entry.file_name().as_encoded_bytes().starts_with(prefix) {
             continue;
@@ -294,7 +293,7 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
             }
             continue;
         }
-        // The size first: most files of a directory are no locks, and are not even opened.
+        // The size first: most files are no locks, and are not even opened.
         let Ok(known) = fs::metadata(&path) else {
             continue;
         };
@@ -313,7 +312,7 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
             directory.display()
         );
     }
-    // A directory can be empty, but a mistyped path would look the same.
+    // A mistyped path would look like an empty directory.
     if named == 0 && must_exist && !prefix.is_empty() {
         return Err(fatal(format!(
             "{}: there is no such directory, and nothing in {} has a name that begins with it: name a directory, or the path of a lock in one",
@@ -326,7 +325,7 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
 }
 
 /// Forgets results under the file's lock, so that no instance can have begun, or be about to; without it only
-/// by force. Creates and writes nothing else.
+/// by force.
 fn forget(
     path: &Path,
     tasks: &Tasks,
@@ -344,7 +343,6 @@ fn forget(
     forget_alone(&file, path, tasks, shown, force)
 }
 
-/// Forgets under the lock of this description, and unlocks it.
 fn forget_alone(
     file: &fs::File,
     path: &Path,
@@ -360,8 +358,7 @@ fn forget_alone(
         Err(errno) => return Err(failure_at(path, "locking it", errno)),
     }
     let done = forget_in(file, path, tasks, shown);
-    // Not left to close(2): a process that is just being started may have a copy. If this fails, closing makes
-    // up for it.
+    // Not left to close(2): a process that is just being started may have a copy.
     let _ = lock::unlock(file);
     done
 }
@@ -384,8 +381,7 @@ fn forget_in(
     let (found, unread) = match once_log::read(file).map_err(failed("reading it"))? {
         Lookup::Nothing => return Ok(ResetResult::Nothing),
         Lookup::Results { task_log, .. } => (task_log, false),
-        // Counts as unchanged, whatever was shown: the earlier text cannot be known, and only --all gets
-        // further.
+        // Counts as unchanged, as the earlier text cannot be known; only --all gets further.
         Lookup::Damaged => (shown.clone(), true),
     };
     Ok(match tasks.left_out_of(&found, unread, shown) {
@@ -466,7 +462,6 @@ mod tests {
         let holder = open::open_existing(&path).unwrap();
         assert_eq!(lock::try_exclusive(&holder), Ok(true));
         assert_eq!(look(&path).unwrap().state, LockState::Held);
-        // The look has not taken it away.
         let other = open::open_existing(&path).unwrap();
         assert_eq!(lock::try_exclusive(&other), Ok(false));
         assert!(look(&dir.path().join("no/lock")).is_err());
@@ -528,7 +523,7 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap()[..record::WIDTH], record);
         let rest = there(&path);
         assert_eq!(rest.entries().len(), 1);
-        // The results hold, whichever of the two lines is torn.
+        // Whichever of the two lines is torn.
         for place in [4096, 8192] {
             let bytes = fs::read(&path).unwrap();
             let file = open::open_existing(&path).unwrap();
@@ -559,7 +554,6 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap(), before);
         assert_eq!(all(true), Ok(ResetResult::Done));
         assert_eq!(there(&path), TaskLog::EMPTY);
-        // The holder still has its lock.
         let other = open::open_existing(&path).unwrap();
         assert_eq!(lock::try_exclusive(&other), Ok(false));
     }
@@ -607,7 +601,7 @@ mod tests {
     fn reset_finds_a_shared_lock_without_its_path() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        // Version 1 is being made, and its record is to come: an instance has the lock.
+        // Version 1 is being made: an instance has the lock.
         fs::create_dir_all(dir.path().join("lock.versions/00000000000000000000/next")).unwrap();
         fs::create_dir(dir.path().join("lock.versions/00000000000000000001")).unwrap();
         let seen = forget(&path, &Tasks::All, &TaskLog::EMPTY, false);

@@ -1,13 +1,9 @@
-//! System calls that lock a file, and [`Probe`], which tries on a file beside the lock whether they exclude
-//! other processes on this mount.
+//! System calls that lock a file, and [`Probe`], which tries whether they exclude other processes on this
+//! mount.
 //!
 //! A locked file has two locks on one description: an open-file-description lock, which excludes other
-//! instances and programs that use lockf(3), and flock(2)'s lock, which excludes flock(1). Linux keeps the two
-//! apart. Every process that shares the description has both.
-//!
-//! [`LockedFile`] is a file that a description of this process has locked. `store`, `waiter` and `inspect` call
-//! this file; `doctor` calls the probe, in a thread that may hang with the file system. Only EAGAIN and EACCES
-//! may count as "held by another". The probe must never lock or write the lock's own file.
+//! instances and lockf(3), and flock(2)'s lock, which excludes flock(1). Linux keeps the two apart. Only EAGAIN
+//! and EACCES may count as "held by another". The probe must never lock or write the lock's own file.
 
 use std::fs;
 use std::io::{self, Write as _};
@@ -31,11 +27,9 @@ use trafficcop_core::util::{flock, is_locked_by_another, whole_file};
 const FLOCK_RETRIES: u32 = 10;
 const FIRST_NAP: Duration = Duration::from_micros(100);
 
-/// Takes both locks if no other description has either; `false` means "held by another". If this description
-/// has them already, succeeds and changes nothing.
+/// Takes both locks if no other description has either; `false` means "held by another".
 pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
-    // Every instance uses this order: with the first lock it gets the second, or finds that another program has
-    // that.
+    // Every instance uses this order: with the first lock it gets the second, or another program has that.
     if !set_ofd(file, Wait::Never, libc::F_WRLCK)? {
         return Ok(false);
     }
@@ -48,8 +42,8 @@ pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
 
 /// Unlocks the file for every process that shares the description.
 pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
-    // Explicit and not left to close(2): the description lives on in the guardian and the command. In this
-    // order a waiter, which the second unlock wakes, finds the first lock free.
+    // Not left to close(2): the description lives on in guardian and command. A waiter, which the second unlock
+    // wakes, finds the first lock free.
     let done = flock(file, FlockArg::Unlock);
     set_ofd(file, Wait::Never, libc::F_UNLCK)?;
     done
@@ -58,23 +52,22 @@ pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
 /// Lock of another description that keeps this one from locking the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// The open-file-description lock: an instance has it, or a program that uses lockf(3).
+    /// Open-file-description lock of an instance, or of a program that uses lockf(3).
     Ofd,
-    /// The lock of flock(2) alone: another program has it, and no instance.
+    /// The lock of flock(2) alone: another program's, no instance's.
     Flock,
 }
 
-/// Looks which lock of another description keeps `file`, which has none itself, from being locked. Leaves
-/// nothing locked.
+/// Returns the lock of another description that keeps `file`, which has none itself, from being locked.
 pub(super) fn locked_by_another(file: &fs::File) -> Result<Option<Kind>, Errno> {
-    // First the question that disturbs no other program: it is enough if an instance has the lock.
+    // First the question that disturbs no other program.
     if is_locked_by_another(file)? {
         return Ok(Some(Kind::Ofd));
     }
     Ok(is_flocked_by_another(file)?.then_some(Kind::Flock))
 }
 
-/// Whether other descriptions have both locks of `file`, which has none itself. Leaves nothing locked.
+/// Whether other descriptions have both locks of `file`, which has none itself.
 pub(super) fn is_excluded(file: &fs::File) -> Result<bool, Errno> {
     Ok(is_locked_by_another(file)? && is_flocked_by_another(file)?)
 }
@@ -104,8 +97,8 @@ fn set_ofd(file: &fs::File, wait: Wait, kind: libc::c_int) -> Result<bool, Errno
         };
         match fcntl(file, request) {
             Ok(_) => return Ok(true),
-            // POSIX lets the kernel answer either. Nothing else means "held": with ENOLCK taken for it, a
-            // standby would wait for a holder that does not exist.
+            // POSIX lets the kernel answer either. Nothing else means "held": with ENOLCK, a standby would wait
+            // for a holder that does not exist.
             Err(Errno::EAGAIN | Errno::EACCES) => return Ok(false),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
@@ -123,8 +116,8 @@ fn flock_at_once(file: &fs::File, how: FlockArg) -> Result<bool, Errno> {
 
 /// Takes flock(2)'s lock on a description that has the other one.
 fn try_flock(file: &fs::File) -> Result<bool, Errno> {
-    // A look, a cleaner of temporary files, or a waiter that finds the other lock taken has it only for a
-    // moment. Without retries an instance with -n would take them for a holder.
+    // A look, a cleaner of temporary files, or another waiter has it only for a moment: without retries an
+    // instance with -n would take them for a holder.
     for nap in 0..FLOCK_RETRIES {
         if flock_at_once(file, FlockArg::LockExclusiveNonblock)? {
             return Ok(true);
@@ -184,7 +177,7 @@ impl LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // This fails only if there is nothing left to unlock.
+        // Fails only if there is nothing left to unlock.
         if !self.kept
             && let Err(errno) = unlock(&self.file)
         {
@@ -193,13 +186,13 @@ impl Drop for LockedFile {
     }
 }
 
-/// Opens the lock's file for reading and writing, as an instance would, and describes its record, or the
-/// problem with it; `None` if there is no file.
+/// Opens the lock's file as an instance would, and describes its record, or the problem with it; `None` if
+/// there is no file.
 ///
 /// # Errors
 /// The line that `run` would report.
 pub fn examine(path: &Path) -> Result<Option<Result<String, String>>, open::OpenError> {
-    // Closed again without a lock: closing a description ends no other lock.
+    // Closing a description ends no other lock.
     let file = match open::open(path, false) {
         Ok(file) => file,
         Err(_) if matches!(open::open_to_look(path), Ok(None)) => return Ok(None),
@@ -228,8 +221,8 @@ impl Probe {
     /// # Errors
     /// Those of the system calls.
     pub fn beside(path: &Path, suffix: &str) -> io::Result<Probe> {
-        // Beside the lock, for the same mount; new, so that no other file is written to; and private, so that
-        // no other process locks it, which would make the mount look broken.
+        // Beside the lock, for the same mount; new, so that no other file is written to; private, so that no
+        // other process locks it.
         let path = beside(path, suffix);
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
@@ -254,18 +247,17 @@ impl Probe {
         Probe::is_excluded(&self.path)
     }
 
-    /// Whether a new descriptor of this path finds it locked, and cannot lock it. A lock that it gets
-    /// nevertheless ends with it.
+    /// Whether a new descriptor of this path finds it locked, and cannot lock it.
     ///
     /// # Errors
     /// Those of the system calls.
     pub fn is_excluded(path: &Path) -> io::Result<bool> {
-        // Ask and try: a mount on which the two disagree excludes no process.
+        // Ask and try: where the two disagree, the mount excludes no process.
         let other = open::open_existing(path)?;
         Ok(is_excluded(&other)? && !try_exclusive(&other)?)
     }
 
-    /// Writes a record's length to the disk, so many times; returns how long each took.
+    /// Writes a record's length to the disk `times` times; returns how long each took.
     ///
     /// # Errors
     /// Those of the system calls.
@@ -294,7 +286,7 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // A file that cannot be removed is small enough to stay.
+        // A file that stays is small.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -344,7 +336,6 @@ mod tests {
         ] {
             flock(&stranger, how).expect("free");
             assert_eq!(try_exclusive(&ours), Ok(false));
-            // The attempt gave back the one lock that it got.
             assert_eq!(is_locked_by_another(&other), Ok(false));
             assert_eq!(is_excluded(&other), Ok(false));
             flock(&stranger, FlockArg::Unlock).expect("to unlock");
@@ -369,7 +360,6 @@ mod tests {
             let locked = thread::scope(|scope| {
                 let attempt = scope.spawn(|| try_exclusive(&ours).expect("asked"));
                 while is_locked_by_another(&asks) == Ok(false) && !attempt.is_finished() {}
-                // Long enough for the attempt to meet it.
                 thread::sleep(FIRST_NAP * 50);
                 flock(&looks, FlockArg::Unlock).expect("to unlock");
                 attempt.join().expect("it ends")

@@ -1,12 +1,10 @@
 //! Results of a one-time task on a file: two lines behind the record, with the file system's time.
 //!
-//! Each line is JSON in a page of its own, and they are written in turn. `store` calls this file while it
-//! competes and when a run has ended, under the lock except for [`read`]; `inspect` calls it, too.
+//! Each line is JSON in a page of its own, and they are written in turn. New results replace only the older
+//! line, and count if their check is right: a crash leaves one line whole.
 //!
-//! A confirmed result survives every later write, and a crash during one. New results replace only the older
-//! line, and count if their check is right; the record is in another page. A file that never had results has no
-//! such lines. A result is confirmed when it was written, and the lock and the file at the path were still this
-//! instance's after that. The newer line must never be overwritten, nor a line accepted that is not whole.
+//! A result is confirmed when it was written, and the lock and the file at the path were still this instance's
+//! after that. The newer line must never be overwritten, nor a line accepted that is not whole.
 
 use std::fs;
 use std::io;
@@ -24,8 +22,8 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::util::{self, read_up_to};
 use trafficcop_core::{Failure, HolderInfo, Outcome};
 
-// Offsets of the two lines, and the length of each with its newline. Each has a page of its own, like the
-// record: a disk writes pages, and a torn one must not damage the older line.
+// Offsets of the two lines, and the length of each with its newline. A disk writes pages: a torn one must
+// damage neither the older line nor the record.
 const PLACES: [u64; 2] = [4096, 8192];
 const WIDTH: usize = 4096;
 /// Length of a file with results.
@@ -40,17 +38,13 @@ struct Row {
     check: String,
 }
 
-/// Content of one of the two places.
 enum Position {
-    /// The place was never written.
     Blank,
-    /// A whole line.
     Whole(u64, TaskLog),
-    /// Something else: torn by a crash, or written by another program.
+    /// Torn by a crash, or written by another program.
     Torn,
 }
 
-/// Results behind a record.
 #[derive(Debug, PartialEq, Eq)]
 pub(super) enum Lookup {
     /// No results, and no room for them yet.
@@ -61,7 +55,7 @@ pub(super) enum Lookup {
         next: usize,
         edition: u64,
     },
-    /// Two lines, neither of which can be read.
+    /// Two lines, neither of them readable.
     Damaged,
 }
 
@@ -83,7 +77,7 @@ pub(super) fn read(file: &fs::File) -> io::Result<Lookup> {
         }
         (Position::Whole(edition, task_log), _) => results(task_log, 1, edition),
         (_, Position::Whole(edition, task_log)) => results(task_log, 0, edition),
-        // Room is made before there is any result; a crash in the middle of that loses nothing.
+        // Room is made before there is any result: a crash in the middle of that loses nothing.
         (Position::Blank, _) | (_, Position::Blank) => Lookup::Nothing,
         (Position::Torn, Position::Torn) => Lookup::Damaged,
     })
@@ -104,7 +98,7 @@ pub(super) fn make_room(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
         *last = b'\n';
     }
     file.write_all_at(&gap, record::WIDTH as u64)?;
-    // Both lines with the present results: until the first new one is written, a crash leaves one line whole.
+    // Both with the present results: until the first new one is written, a crash leaves one line whole.
     for (place, edition) in PLACES.iter().zip(1..) {
         file.write_all_at(&encode(task_log, edition), *place)?;
     }
@@ -114,8 +108,8 @@ pub(super) fn make_room(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
 /// Writes new results over the older line, and syncs them to the disk.
 pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
     match read(file)? {
-        // With the greatest number, the next line could not be the newer one. Count from the beginning again,
-        // with the present results in both places until they are replaced.
+        // No edition follows the greatest: count anew, with the present results in both places until they are
+        // replaced.
         Lookup::Results {
             task_log: there,
             next,
@@ -135,10 +129,9 @@ pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
     }
 }
 
-/// Encodes results as a line of this edition. Results that do not [fit](TaskLog::fits) are cut, which makes no
-/// valid line.
+/// Encodes results as a line of this edition; those that do not [fit](TaskLog::fits) are cut, and invalid.
 pub fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
-    // Padded to the full width, so that nothing of a longer line before it is left.
+    // Full width: nothing of a longer line before it is left.
     let line = Row {
         once: task_log.clone(),
         edition,
@@ -173,15 +166,15 @@ fn check(task_log: &TaskLog, edition: u64) -> String {
     util::check(format!("{edition} {}", task_log.text()).as_bytes())
 }
 
-// The holder writes its record at once. A standby that looks before that waits for it, because it asks the time
-// by the newline at the record's end.
+// A standby that looks before the holder's first record waits for it: it asks the time by the newline at its
+// end.
 const RECORD_RETRY: Duration = Duration::from_millis(20);
 const RECORD_RETRIES: usize = 10;
 
 impl LockFile {
-    /// Returns the failure of an attempt while another has the lock.
+    /// Returns an attempt's failure while another has the lock.
     pub(super) fn held(&self, file: &fs::File) -> Failure {
-        // A program with flock(2) alone writes no record: the one in the file is an earlier holder's.
+        // With flock(2) alone, the record in the file is an earlier holder's.
         let info = match lock::locked_by_another(file) {
             Ok(Some(lock::Kind::Flock)) => HolderInfo::default(),
             _ => open::holder_info(file),
@@ -198,8 +191,8 @@ impl LockFile {
                 }
                 thread::sleep(RECORD_RETRY);
             }
-            // Some file systems refuse writes while another has a lock; then the time is asked under this
-            // instance's own.
+            // Some file systems refuse writes while another has a lock; then this instance asks under its own
+            // lock.
             if let Err(error) = self.ask_the_time(task, file) {
                 tracing::debug!(%error, "the file system's clock cannot be asked without the lock");
             }
@@ -213,7 +206,7 @@ impl LockFile {
 
     /// Checks, without the lock, whether the task is over.
     pub(super) fn check_result(&self) -> Result<(), Failure> {
-        // Open the file at the path: meanwhile no attempt waits behind an earlier file's lock.
+        // The file at the path: no attempt waits behind an earlier file's lock meanwhile.
         let file = match open::open_existing(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -250,13 +243,13 @@ impl LockFile {
         }
     }
 
-    /// Begins the task, under the lock and after the record was written: makes room for the result, and decides
-    /// the run's period. Returns how often the task failed in it before.
+    /// Begins the task, under the lock and after the record: makes room for the result, and decides the period.
+    /// Returns how often the task failed in it.
     pub(super) fn begin_task(&self, file: &fs::File, task_log: &TaskLog) -> Result<u32, Failure> {
         let Some(task) = &self.task else {
             return Ok(0);
         };
-        // Before the command runs: a full disk must be reported before the work is done, not after.
+        // Before the command runs: a full disk must be reported before the work is done.
         let failed = |error| self.results_failure("making room for", &error);
         if read(file).map_err(failed)? == Lookup::Nothing {
             make_room(file, task_log).map_err(failed)?;
@@ -269,11 +262,10 @@ impl LockFile {
         begun.map_err(|why| self.fatal(why))
     }
 
-    /// Writes the outcome of the run.
     pub(super) fn record(&self, outcome: &Outcome) -> Result<(), Failure> {
         let (file, mut record) = self.tenure()?;
-        // Start from the results in the file, not from those that were read when the tenure began: an operator
-        // may have had one forgotten since (`reset --force`).
+        // Not from the results read when the tenure began: an operator may have had one forgotten since (`reset
+        // --force`).
         if let Ok(Lookup::Results { task_log, .. }) = read(&file) {
             record.once = task_log;
         }
@@ -287,19 +279,17 @@ impl LockFile {
             ))
         })?;
         self.set_record(record);
-        // A result in a file that is no longer at the path is never found, and a lock that was lost meanwhile
-        // is another instance's.
+        // A result in a file that left the path is never found, and a lost lock is another instance's.
         self.confirm()
     }
 
-    /// Asks the file system for its time.
     fn ask_the_time(&self, task: &OnceTask, file: &fs::File) -> io::Result<()> {
         let found = file.metadata()?;
         if found.len() < record::WIDTH as u64 {
             return Err(io::Error::other("it has no record yet"));
         }
-        // The file system's clock, not this machine's: ten machines have ten clocks, and one file. The newline
-        // is always the same byte, so it harms no record, whichever instance has the lock.
+        // The file system's clock: ten machines have ten clocks, and one file. The newline is always the same
+        // byte: it harms no record, whichever instance has the lock.
         file.write_all_at(b"\n", record::WIDTH as u64 - 1)?;
         let asked = Instant::now();
         let said = u64::try_from(file.metadata()?.mtime()).unwrap_or(0);
@@ -336,7 +326,7 @@ mod tests {
         task_log
     }
 
-    /// Makes a file whose results were written twice; the newer ones are those of `key`.
+    /// Makes a file whose results were written twice, those of `key` last.
     fn file(key: &str) -> fs::File {
         let file = tempfile::tempfile().expect("a file");
         file.write_all_at(&[b' '; record::WIDTH], 0).unwrap();

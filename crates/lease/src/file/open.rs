@@ -1,6 +1,6 @@
-//! Opens the lock file: what it may be, what is refused, and why. Called once before any thread exists, and
-//! again when the file was replaced during standby. It must never truncate, rename or unlink, and never block
-//! on what is not a file.
+//! Opens the lock file: what it may be, what is refused, and why.
+//!
+//! It must never truncate, rename or unlink, and never block on what is not a file.
 
 use std::fs::{self, OpenOptions};
 use std::io::{self, Read as _};
@@ -19,7 +19,7 @@ pub(super) use trafficcop_core::util::is_same_file as is_same;
 use trafficcop_core::util::read_up_to;
 use trafficcop_core::{Failure, HolderInfo};
 
-/// Reason why a file cannot serve as a lock; one line that says what to do.
+/// Reason why a file cannot serve as a lock, with advice, in one line.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct OpenError {
@@ -36,7 +36,6 @@ impl OpenError {
         OpenError::in_words(format!("{}: {why}", path.display()))
     }
 
-    /// Makes a lasting refusal with this line.
     pub(crate) fn in_words(why: String) -> OpenError {
         OpenError {
             denied: false,
@@ -105,8 +104,8 @@ pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
     let failed = |error| OpenError::from_io(path, create, &error);
     let (file, created) = match open_existing(path) {
         Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
-            // Not in one step: in a sticky directory such as /tmp the kernel can deny O_CREAT on another user's
-            // file that opens without it.
+            // Not in one step: in a sticky directory (/tmp) the kernel can deny O_CREAT on another user's file
+            // that opens without it.
             let made = options().create(true).truncate(false).open(path);
             match made {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -117,20 +116,20 @@ pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
         }
         opened => (opened.map_err(failed)?, false),
     };
-    // Check again what was opened: the path may have changed in between.
+    // Check again: the path may have changed in between.
     let found = file.metadata().map_err(failed)?;
     refuse_all_but_files(path, &found)?;
     // The command inherits the description, and needs an ordinary one.
     fcntl(&file, FcntlArg::F_SETFL(OFlag::empty())).map_err(|errno| failed(errno.into()))?;
     if created {
-        // Otherwise a crash of the machine could take away the file, and the token in it. Some file systems
-        // cannot sync a directory; then it is unnecessary or impossible.
+        // Otherwise a crash could take away the file with its token. Where a directory cannot be synced, that
+        // is unnecessary or impossible.
         let directory = path.parent().map(fs::File::open);
         if let Some(Ok(directory)) = directory {
             drop(directory.sync_all());
         }
     }
-    // An unreadable file (another's mandatory lock) is fine here: it is read again under the lock.
+    // An unreadable file (a mandatory lock) is fine here: it is read again under the lock.
     match read(&file) {
         Ok(Content::Foreign) => Err(foreign(path)),
         Ok(Content::Shared) => Err(shared(path)),
@@ -160,7 +159,6 @@ pub(super) fn open_to_look(path: &Path) -> Result<Option<fs::File>, OpenError> {
     options.open(path).map(Some).map_err(failed)
 }
 
-/// Makes the refusal of a file with other content.
 pub(super) fn foreign(path: &Path) -> OpenError {
     OpenError::refused(
         path,
@@ -168,7 +166,6 @@ pub(super) fn foreign(path: &Path) -> OpenError {
     )
 }
 
-/// Makes the refusal of a lock that is a chain of versions.
 pub(super) fn shared(path: &Path) -> OpenError {
     OpenError::refused(
         path,
@@ -176,17 +173,17 @@ pub(super) fn shared(path: &Path) -> OpenError {
     )
 }
 
-/// Whether the lock at this path is one of a shared drive: the path lies on one, or the file shows it (on the
-/// server's own disk). Asks a shared drive nothing.
+/// Whether the lock at this path is a shared drive's: the path lies on one, or the file shows it. Asks a shared
+/// drive nothing.
 ///
 /// # Errors
 /// If the kernel's table of mounts cannot be read: a guess could make a local lock a shared one for good.
 pub fn is_shared(path: &Path) -> Result<bool, OpenError> {
-    // In this order: any request to a shared drive hangs if its server is gone.
+    // In this order: a request to a shared drive hangs if its server is gone.
     Ok(mount::known(path)?.shared || bears_versions(path))
 }
 
-/// Whether the path bears a lock of a shared drive, or has its versions beside it, by which others may have it.
+/// Whether the path bears a shared drive's lock, or has versions beside it.
 pub(super) fn bears_versions(path: &Path) -> bool {
     let begins = |mut file: fs::File| {
         let mut bytes = [0; version_record::FIRST_LINE.len()];
@@ -199,19 +196,18 @@ pub(super) fn has_versions(path: &Path) -> bool {
     mount::beside(path, shared_file::VERSIONS).is_dir()
 }
 
-/// Reads and classifies the file's content.
 pub(super) fn read(file: &fs::File) -> io::Result<Content> {
-    // One byte more than a lock file can have: a longer file is another program's, however it begins.
+    // One byte more than a lock file can have: a longer file is another program's.
     let mut bytes = vec![0; once_log::LENGTH + 1];
     let filled = read_up_to(file, &mut bytes, 0)?;
-    // Whatever follows it: on a shared drive this is a hint, and the versions are read.
+    // On a shared drive this is a hint, whatever follows.
     if bytes[..filled].starts_with(version_record::FIRST_LINE) {
         return Ok(Content::Shared);
     }
     if filled <= record::READ_LIMIT {
         return Ok(record::decode(&bytes[..filled]));
     }
-    // A longer file is a lock's if results follow the record, with nothing in between.
+    // Longer: a lock's if results follow the record, with nothing in between.
     let (record, rest) = bytes[..filled].split_at(record::WIDTH);
     let gap = &rest[..record::READ_LIMIT - record::WIDTH];
     if filled > once_log::LENGTH || !record::is_blank(gap) {
@@ -220,7 +216,7 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
     Ok(record::decode(record))
 }
 
-/// Reads what the file tells of the holder; empty if it is unreadable.
+/// Reads the holder; empty if unreadable.
 pub(super) fn holder_info(file: &fs::File) -> HolderInfo {
     let some = |text: String| (!text.is_empty()).then_some(text);
     match read(file) {
@@ -243,7 +239,7 @@ pub(super) fn open_existing(path: &Path) -> io::Result<fs::File> {
 
 /// Opens the same file as `file`, wherever its path leads by now, with a description of its own.
 pub(super) fn reopen(file: &fs::File) -> io::Result<fs::File> {
-    // Ordinary, without O_NONBLOCK: it is certainly a file, and the command may inherit it.
+    // Without O_NONBLOCK: the command may inherit it.
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());
     OpenOptions::new().read(true).write(true).open(link)
 }
@@ -257,9 +253,9 @@ fn options() -> OpenOptions {
     options
 }
 
-/// Whether `path` now names another file than `ours`, or none; `false` if that cannot be seen.
+/// Whether `path` names another file than `ours`, or none; `false` if that cannot be seen.
 pub(super) fn is_replaced(path: &Path, ours: &fs::File) -> bool {
-    // Open it, not only stat it: that makes a network file system ask its server.
+    // A stat alone does not make a network file system ask its server.
     let found = open_existing(path)
         .and_then(|other| other.metadata())
         .or_else(|_| fs::metadata(path));

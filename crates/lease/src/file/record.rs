@@ -1,25 +1,22 @@
-//! Record in the lock file: one line of JSON, padded to a fixed width, the token first. `store` and `open` call
-//! it.
+//! Record in the lock file: one line of JSON, padded to a fixed width, the token first.
 //!
-//! The width makes every record replace the one before it completely, in one write and inside one page. A write
-//! torn by a crash leaves the old token or the new one. Asking for the time writes the newline at the end once
-//! more, which never changes a record.
+//! Every record replaces the one before it completely, in one write and inside one page: a torn write leaves
+//! the old token or the new one.
 //!
 //! A damaged record must not make the token go back: any number that can still be read behind "token" counts.
-//! If there is none, the wall clock takes its place, which is greater than any number of tenures. A file with
-//! other content is refused: `--file ./job.sh` must not destroy a script.
+//! Without one, the wall clock takes its place: it is greater than any number of tenures. A file with other
+//! content is refused: `--file ./job.sh` must not destroy a script.
 
 use crate::record::{Record, cut_longest};
 use crate::version_record::FIRST_LINE;
 
-/// Length of every record with its newline, in bytes: less than a page, which a disk writes whole.
+/// Length of every record with its newline, in bytes: within a page, which a disk writes whole.
 pub const WIDTH: usize = 2048;
-// A file with only a record is not longer; a longer one is a lock's only if results follow.
+// Length of a file without results, at most.
 pub(super) const READ_LIMIT: usize = 4096;
-// Start of every record: with the token first, it is in the first sector whatever follows.
+// Start of every record: the token is in the first sector.
 const OPENING: &[u8] = b"{\"token\":";
-// Digits of the greatest token. Every token has a field of this width: a torn write shows the old or the new
-// number, and never the beginning of one with the end of the other.
+// Width of every token's field: a torn write shows the old or the new number, never a mix.
 const DIGITS: usize = 20;
 
 /// Content of a file.
@@ -31,7 +28,7 @@ pub enum Content {
     Record(Record),
     /// Rest of a record, with the greatest token that can still be read in it.
     Damaged(Option<u64>),
-    /// Hint of a lock that is a chain of versions: see [`crate::shared_file`].
+    /// Hint of a [chain of versions](crate::shared_file).
     Shared,
     /// Content of another program.
     Foreign,
@@ -62,7 +59,7 @@ pub fn encode(record: &Record) -> Vec<u8> {
             bytes.push(b'\n');
             return bytes;
         }
-        // All texts: any that was read can be longer than what trafficcop writes.
+        // All texts: one that was read can be longer than what trafficcop writes.
         cut_longest([
             &mut record.command,
             &mut record.holder,
@@ -74,7 +71,7 @@ pub fn encode(record: &Record) -> Vec<u8> {
     }
 }
 
-/// Whether the bytes were never written, or nothing is left of them.
+/// Whether the bytes were never written, or are lost.
 pub(super) fn is_blank(bytes: &[u8]) -> bool {
     let blank = |byte: &u8| *byte == 0 || byte.is_ascii_whitespace();
     bytes.iter().all(blank)
@@ -88,8 +85,7 @@ pub fn decode(bytes: &[u8]) -> Content {
     decode_record(bytes)
 }
 
-/// Classifies content as versions did before there was another protocol: they must take its hint for another
-/// program's file.
+/// Classifies content as versions without shared locks did: they must take a hint for another program's file.
 pub fn decode_record(bytes: &[u8]) -> Content {
     if bytes.is_empty() {
         return Content::Empty;
@@ -108,9 +104,8 @@ pub fn decode_record(bytes: &[u8]) -> Content {
     Content::Foreign
 }
 
-/// Whether the bytes begin like those of [`encode`], as far as they go: a disk may show zeros for some.
-///
-/// Only a record has its token in a field of [`DIGITS`] bytes; other JSON that begins with a token has not.
+/// Whether the bytes begin like those of [`encode`]; a disk may show zeros for some. Other JSON with a token
+/// has no field of [`DIGITS`] bytes.
 fn begins_like_a_record(bytes: &[u8]) -> bool {
     let (opening, field) = bytes.split_at(OPENING.len().min(bytes.len()));
     opening.iter().zip(OPENING).all(|(byte, ours)| byte == ours)
@@ -131,7 +126,7 @@ fn greatest_token(bytes: &[u8]) -> Option<u64> {
             let rest = bytes[at + KEY.len()..].trim_ascii_start();
             let digits = rest.strip_prefix(b":")?.trim_ascii_start();
             let end = digits.iter().take_while(|b| b.is_ascii_digit()).count();
-            // Cut off, 1007 would be 10: a number counts only with a character that follows a whole one.
+            // Cut off, 1007 would be 10: a number counts only with a character behind it.
             matches!(digits.get(end)?, b',' | b'}' | b' ').then_some(())?;
             std::str::from_utf8(&digits[..end]).ok()?.parse().ok()
         })
@@ -205,7 +200,7 @@ mod tests {
                 Content::Damaged(Some(token)) => assert!(token >= 99, "cut at {cut}"),
                 other => panic!("cut at {cut}: {other:?}"),
             }
-            // In a shorter file the number may be cut, too, and must not count as a whole one.
+            // A shorter file may cut the number, too.
             match decode(&new[..cut]) {
                 Content::Empty => assert_eq!(cut, 0),
                 Content::Damaged(token) => assert!(token.is_none_or(|t| t == 100), "{cut}"),

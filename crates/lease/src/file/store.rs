@@ -1,6 +1,7 @@
-//! [`File`]: the steps of acquiring and giving back a file's lock, and the meaning of each of their errors.
-//! Called through [`LeaseStore`]. It must never take an error for "held by another", nor hold the lock of a
-//! file that is no longer the one at the path.
+//! [`File`]: steps of acquiring and giving back a file's lock, and the meaning of their errors.
+//!
+//! It must never take an error for "held by another", nor hold the lock of a file that is no longer at the
+//! path.
 
 use std::fs;
 use std::io;
@@ -30,22 +31,18 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::lasting;
 use trafficcop_core::{Failure, Grant, util};
 
-// New files that one attempt goes over to before it leaves that to the next: a script that keeps replacing the
-// file must not hold it up.
+// New files that one attempt goes over to: a script that keeps replacing the file must not hold it up.
 const REPLACEMENTS: usize = 4;
-// Reason why a lock is lost although no process took it.
 const REPLACED: &str = "the lock file was removed or replaced, so another can lock the new one";
 
 /// Store of a file's lock, for one instance.
 ///
-/// Dropping it during a tenure does not unlock: the descriptors of guardian and command keep the lock until the
-/// last of them is closed.
+/// Dropping it during a tenure does not unlock: guardian and command keep the descriptor.
 pub struct File {
     name: String,
     jobs: BlockingJobs,
-    // Whether the next attempt runs in the caller's thread, unless there is a task. That saves a thread, much
-    // of the cost of a start. Everything later has threads of its own: no disk may hold up the end of a
-    // command, and a standby command may run by then.
+    // Whether the next attempt runs in the caller's thread, unless there is a task: a thread is much of the
+    // cost of a start. Later steps have threads, as no disk may hold up the end of a command.
     in_place: AtomicBool,
     waiter: Arc<Waiter>,
     place: LockFile,
@@ -84,15 +81,13 @@ pub(super) struct LockFile {
 }
 
 struct State {
-    // Description of the attempts and of the tenure, open also in between: so a standby stays behind this
-    // file's holder when another file lies at its path.
+    // Open between attempts, too: so a standby stays behind this file's holder when another file lies at its
+    // path.
     file: Arc<fs::File>,
-    /// Record of the present tenure, as it is in the file.
     record: Option<Record>,
-    // Greatest token ever seen, here or in a file that was replaced: removing that must not restart the count.
+    // Greatest token ever seen, also in a replaced file: removing that must not restart the count.
     seen: u64,
-    // Whether a release was requested. If the disk hangs for longer than the caller waits, the step under way
-    // makes it.
+    // Whether a release was requested: if the disk outlasts the caller's wait, the step under way makes it.
     leaving: bool,
 }
 
@@ -104,11 +99,10 @@ struct Won {
 }
 
 impl File {
-    /// Opens the lock file, or creates it. Synchronous, for the time before there are threads. Writes nothing.
+    /// Opens the lock file, or creates it; writes nothing. Synchronous, for the time before there are threads.
     ///
     /// # Errors
-    /// If the file cannot serve as a lock: it cannot be opened for reading and writing, is not a regular file,
-    /// or has other content.
+    /// If the file cannot be opened for reading and writing, is not a regular file, or has other content.
     pub fn open(path: &Path, competitor: &Competitor) -> Result<File, OpenError> {
         // The command may start elsewhere, and the path is used again later.
         let path = std::path::absolute(path).map_err(|error| {
@@ -135,7 +129,7 @@ impl File {
         })
     }
 
-    /// Whether this attempt may run in the caller's thread; `true` at most once.
+    /// Returns `true` at most once.
     fn begins_in_place(&self) -> bool {
         self.in_place.swap(false, Ordering::Relaxed) && self.place.task.is_none()
     }
@@ -160,7 +154,7 @@ impl File {
 
 impl Drop for File {
     fn drop(&mut self) {
-        // No attempt will take it any more. A tenure's lock stays: it belongs to the tree, too.
+        // A tenure's lock stays: it belongs to the tree, too.
         drop(self.waiter.take());
     }
 }
@@ -291,8 +285,8 @@ impl LockFile {
                 }
                 Err(errno) => return Err(self.failure("locking it", errno)),
             };
-            // Lock first, then look: the other way round, a file replaced in between would leave this instance
-            // with the lock of one that no other process opens any more.
+            // Lock first, then look: a file replaced in between would leave this instance with a lock that no
+            // other process meets.
             if self.is_at_path(locked.file())? {
                 let (record, failed) = self.begin_record(locked.file())?;
                 return Ok(Won {
@@ -306,7 +300,7 @@ impl LockFile {
                 self.see(content.token().unwrap_or(0));
             }
             self.go_over()?;
-            // Only now: if there is no new file, that error is reported, and not this with each attempt.
+            // Only now: without a new file, that error is reported instead.
             tracing::warn!(path = %self.path.display(), "the lock file was replaced; competing for the new one");
         }
         Err(transient(format!(
@@ -321,8 +315,7 @@ impl LockFile {
         Ok(())
     }
 
-    /// Whether `file`, which this instance has locked, is the file at the path, and another description finds
-    /// it locked.
+    /// Whether `file`, which this instance has locked, is at the path, and another description finds it locked.
     fn is_at_path(&self, file: &fs::File) -> Result<bool, Failure> {
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
         // Ask both through a separate description: some file systems grant every lock to everyone.
@@ -346,10 +339,9 @@ impl LockFile {
         }
     }
 
-    /// Raises the token and writes the record of a tenure that begins. Also returns how often the task has
-    /// failed.
+    /// Raises the token and writes the record of a new tenure. Also returns how often the task failed.
     fn begin_record(&self, file: &fs::File) -> Result<(Record, u32), Failure> {
-        // Read again under the lock: since it was opened, the file may have become a script.
+        // Read again under the lock: the file may have become a script.
         let content =
             open::read(file).map_err(|error| self.io_failure("reading its record", &error))?;
         let old = match &content {
@@ -379,8 +371,8 @@ impl LockFile {
             ..Record::begun(&self.candidate, token)
         };
         write(file, &record).map_err(|error| self.write_failure("writing its record", &error))?;
-        // An instance with this path as a shared drive's lock makes the directory of versions before it looks
-        // for this record: one of the two sees the other.
+        // An instance that takes this path for a shared drive's makes the versions before it looks for this
+        // record: one of the two sees the other.
         if open::has_versions(&self.path) {
             return Err(fatal(open::shared(&self.path).why));
         }
@@ -392,13 +384,13 @@ impl LockFile {
     pub(super) fn write_failure(&self, what: &str, error: &io::Error) -> Failure {
         let why = format!("{}: {what}: {error}", self.path.display());
         match errno_of(error) {
-            // These do not pass by themselves: a person must mend the disk.
+            // A person must mend the disk.
             Errno::EROFS | Errno::EIO => fatal(why),
             errno => no_room(&why, errno).unwrap_or_else(|| self.failure(what, errno)),
         }
     }
 
-    /// Confirms that the locked file is the file at the path.
+    /// Confirms that the locked file is at the path.
     pub(super) fn confirm(&self) -> Result<(), Failure> {
         let (file, _) = self.tenure()?;
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
@@ -440,16 +432,14 @@ impl LockFile {
         Ok(())
     }
 
-    /// Unlocks the tenure's file, and reports a file that was replaced meanwhile; no earlier step looks for
-    /// that.
+    /// Unlocks the tenure's file; reports a file that was replaced meanwhile.
     fn give_back(&self) -> Result<(), Failure> {
         self.state().leaving = false;
         let Ok((file, mut record)) = self.tenure() else {
             return Ok(()); // An abandoned attempt has undone itself.
         };
-        // Before the unlock: what happens to the file later is another's concern.
+        // Look and write before the unlock: after it the file and its record are another holder's.
         let replaced = open::is_replaced(&self.path, &file);
-        // Before the unlock: after it the next holder's record is there, and would be overwritten.
         if record.draining || !record.health.is_empty() {
             (record.draining, record.health) = (false, String::new());
             // Best effort: the next holder writes its own record.
@@ -475,8 +465,8 @@ impl LockFile {
     }
 }
 
-/// Overwrites the record, cuts off a longer rest unless it is results, and syncs the file. Puts back results
-/// that another program emptied meanwhile.
+/// Overwrites the record, cuts off a longer rest unless it is results, and syncs. Puts back results that
+/// another program emptied.
 fn write(file: &fs::File, record: &Record) -> io::Result<()> {
     // Overwrite, then cut, and never truncate first: a crash in between would lose the token.
     file.write_all_at(&record::encode(record), 0)?;

@@ -1,12 +1,9 @@
 //! Thread that waits until the kernel grants the lock, on a description of its own, and hands it to the next
-//! attempt. `store` calls it. It must never keep a lock that no attempt of this process is about to use.
+//! attempt. It must never keep a lock that no attempt of this process is about to use.
 //!
-//! To the kernel the descriptions of the waiter and of the attempts are two owners, so neither can unlock what
-//! the other has locked. The granted lock is an owned value: dropping it unlocks.
-//!
-//! A waiter blocked in the kernel is not interrupted when the last listener goes: signals are the supervisor's
-//! and the command's. It is left behind, does not keep the process from ending, and unlocks at once if it is
-//! granted the lock.
+//! To the kernel, waiter and attempts are two owners: neither can unlock what the other has locked. A waiter
+//! blocked in the kernel is not interrupted, as signals are the supervisor's and the command's. Without a
+//! listener it stays, does not keep the process from ending, and unlocks at once when granted.
 
 use std::fs;
 use std::io;
@@ -30,12 +27,11 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct State {
-    // File whose lock the latest thread waits for. Each file has one thread at most: it cannot be interrupted,
-    // and stays until the lock is free. Weak, because it may wait behind this instance's tenure on this
-    // description, whose last copy must close when the tenure's owner is gone.
+    // File whose lock the latest thread waits for: one thread a file, as it cannot be interrupted. Weak: it may
+    // wait behind this instance's tenure on this description, whose last copy must close with the tenure.
     waits_for: Weak<fs::File>,
     listeners: usize,
-    /// Granted lock until an attempt takes it, and the thread that takes it back otherwise.
+    /// Granted lock until an attempt takes it, and its thread, which takes it back otherwise.
     granted: Option<(u64, LockedFile)>,
     threads: u64,
     /// Whether the waiter failed; an attempt will report why.
@@ -49,7 +45,6 @@ impl State {
     }
 }
 
-/// Waiter for a file's lock: see the text of this file.
 #[derive(Default)]
 pub(super) struct Waiter {
     state: Mutex<State>,
@@ -69,13 +64,12 @@ impl Waiter {
         granted.map(|(_, locked)| locked)
     }
 
-    /// Resolves when the lock of `file` was granted (and is kept for the next attempt), or waiting has failed
-    /// in a way that an attempt will report.
+    /// Resolves when the lock of `file` was granted, or waiting failed in a way that an attempt will report.
     pub(super) async fn until_free(self: &Arc<Waiter>, file: &Arc<fs::File>) {
         let mut listening = Listening::new(self);
         loop {
-            // Register before looking at the state: otherwise a grant in between would notify no listener, and
-            // this future would wait for a lock that it has.
+            // Register before looking: a grant in between would notify no listener, and this future would wait
+            // for a lock that it has.
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
@@ -96,7 +90,7 @@ impl Waiter {
     fn start_thread(self: &Arc<Waiter>, state: &mut State, file: Weak<fs::File>) {
         state.threads += 1;
         let me = state.threads;
-        // Never joined: it ends when the kernel grants the lock, perhaps never. The process ends without it.
+        // Never joined: the kernel may never grant the lock.
         let (waiter, on) = (Arc::clone(self), Weak::clone(&file));
         let wait = move || waiter.wait(me, &on);
         let (waiter, on) = (Arc::clone(self), Weak::clone(&file));
@@ -129,7 +123,7 @@ impl Waiter {
         self.take_back(me);
     }
 
-    /// Takes the place of `wait` in a simulation, step by step: the kernel grants what it has when it is asked.
+    /// Takes the place of `wait` in a simulation, step by step.
     fn look(&self, me: u64, file: &Weak<fs::File>, until: &mut Option<Instant>) -> Option<Instant> {
         if let Some(until) = *until {
             if self.state().is_mine(me) && Instant::now() < until {
@@ -170,7 +164,6 @@ impl Waiter {
         true
     }
 
-    /// Takes the lock back if no attempt came for it in time.
     fn take_back(&self, me: u64) {
         let mut state = self.state();
         if state.is_mine(me) {
@@ -185,7 +178,6 @@ fn wait_for(file: &Weak<fs::File>) -> io::Result<LockedFile> {
     Ok(LockedFile::wait(again)?)
 }
 
-/// Future that waits for the lock.
 struct Listening<'a> {
     waiter: &'a Waiter,
     received: bool,

@@ -1,8 +1,7 @@
 //! [`Chain`]: steps of taking over, renewing and releasing a lock, and the meaning of their errors.
 //!
-//! `store` calls it in a thread, one step at a time. An abandoned step continues, and the next one knows what
-//! it obtained. Only the drive's own "made" may count as control, and no version may follow one that is not
-//! known to have a predecessor.
+//! An abandoned step continues, and the next one knows what it obtained. Only the drive's own "made" may count
+//! as control. No version may follow one that is not known to have a predecessor.
 
 use std::io;
 use std::path::{Path, PathBuf};
@@ -27,14 +26,13 @@ use trafficcop_core::observed::{Next, Version};
 use trafficcop_core::util::{absolute, lock};
 use trafficcop_core::{Failure, Observed};
 
-// Limit of own versions with lost answers to step over: each was a renewal, and a lease has time for no more.
+// Own versions with lost answers to step over: each was a renewal, and a lease has time for no more.
 pub(super) const STEPS: usize = 4;
-// Time to release a lock under which nothing runs. A drive that has just made a version answers sooner.
+// Time to release a lock under which nothing runs: a drive that has just made a version answers sooner.
 const GIVE_BACK: Duration = Duration::from_secs(1);
 // Lead of another's version from which the whole view counts as old. The next renewal meets a closer one.
 const FAR_AHEAD: Version = 32;
 
-/// State of a lock that its threads share.
 pub(super) struct Chain {
     pub(super) share: Share,
     pub(super) candidate: Candidate,
@@ -42,9 +40,8 @@ pub(super) struct Chain {
     pub(super) task: Option<OnceTask>,
     pub(super) writer: Writer,
     pub(super) memory: Option<Arc<dyn SharedMemory>>,
-    // Path and directory were seen to be right: what is missing later was removed, and is not made again.
+    // Path and directory were right once: what is missing later was removed, and is not made again.
     pub(super) ready: AtomicBool,
-    /// The operator promises that exactly one of two machines makes a directory on this drive.
     pub(super) mkdir_is_exclusive: bool,
     pub(super) runtime: Option<PathBuf>,
     state: Mutex<Progress>,
@@ -54,28 +51,26 @@ pub(super) struct Chain {
 pub(super) struct Progress {
     pub(super) observed: Observed,
     pub(super) tenure: Option<Tenure>,
-    // Version of a hint that turned out wrong: read again, it would be wrong again.
+    // Version of a wrong hint: read again, it would be wrong again.
     pub(super) rejected: Option<Version>,
-    // No version follows before it is confirmed: a chain that continues from a meaningless one looks whole to
-    // others.
+    // No version follows before it is confirmed: to others, a chain on a meaningless version looks whole.
     unconfirmed: Option<Unconfirmed>,
     /// Moment from which the last confirmed version counts; outlasts the loss of `observed`'s.
     pub(super) t0: Option<Instant>,
     pub(super) broken: Option<Break>,
-    // Version that releases the lock, while others cannot read it yet. Without it a repeated release would
-    // find nothing to do and report success, and no instance would run for 60 s.
+    // Version that releases the lock, not yet readable by others. Without it a repeated release would report
+    // success, and no instance would run for 60 s.
     pub(super) unwritten: Option<VersionRecord>,
-    // Record that was read last, to save opening it at every look.
+    // Record read last: saves opening it at every look.
     pub(super) last: Option<VersionRecord>,
-    // The trial of a take-over was made, and this user was not refused.
+    // The trial of a take-over was made without a refusal.
     tried: bool,
-    // The drive refused the last version to make: that it can be read then says nothing about a take-over.
+    // The drive refused the last version to make: that it can be read says nothing about a take-over.
     failed: bool,
-    // A stamp was looked for: it counts for the first version only.
+    // A stamp was looked for; it counts for the first version only.
     remembered: bool,
     pub(super) stamped: Option<Stamped>,
-    /// File system of the lock. An unmounted drive shows an empty directory of another one, which is no
-    /// removed lock.
+    /// File system of the lock: an unmounted drive shows an empty directory of another one.
     pub(super) device: Option<u64>,
     /// First and last moment of passing read errors, and the version looked at.
     pub(super) unreadable: Option<(Instant, Instant, Version)>,
@@ -157,8 +152,8 @@ impl Chain {
             state.broken = None;
             let tenure = state.tenure.take();
             if tenure.is_some() {
-                // The old tenure runs out, and this instance waits for that like others: under another nonce,
-                // so that no late answer counts for the next tenure.
+                // The old tenure runs out, and this instance waits for that like others. Under a new nonce no
+                // late answer counts for the next tenure.
                 state.observed.abandon(fresh_nonce(), Instant::now());
             }
             state.unwritten.take().is_some() || tenure.is_some()
@@ -203,9 +198,9 @@ impl Chain {
         }
     }
 
-    /// Refuses, at the first look, a user who could never take over: it would wait for ever, and a version
-    /// made before the refusal would keep all others out for a minute. Reports doubt if the drive has refused
-    /// a version and refuses the trial as well.
+    /// Refuses a user who could never take over: it would wait for ever, or keep all others out for a minute by
+    /// a version made before the refusal. Reports doubt if the drive refused a version and refuses the trial,
+    /// too.
     fn try_taking_over(&self, look: &Look) -> Result<(), Failure> {
         let failed = self.state().failed;
         if look.version == 0 || (self.state().tried && !failed) {
@@ -218,7 +213,7 @@ impl Chain {
         match tried {
             Err(error) if is_for_good(&error) => return Err(self.share.refusal(TRYING, &error)),
             Err(error) if failed => return Err(self.share.doubt(TRYING, &error)),
-            // A removal by another instance, a full disk, a failing drive: that passes.
+            // A removal by another instance, a full disk, a failing drive.
             _ => {}
         }
         let mut state = self.state();
@@ -226,7 +221,6 @@ impl Chain {
         Ok(())
     }
 
-    /// Makes a version, and notes whether the drive refused it.
     fn make(&self, version: Version) -> io::Result<Made> {
         let made = self.share.make(version);
         self.state().failed = made.is_err();
@@ -234,7 +228,7 @@ impl Chain {
     }
 
     fn take_over(&self, version: Version, look: &Look) -> Result<Won, Failure> {
-        // Before making anything, too: an instance that cannot read it must not keep out one that can.
+        // Before making anything: an instance that cannot read it must not keep out one that can.
         let Carried { once, unread } = self.carried(look)?;
         let tenure = Tenure {
             record: Record {
@@ -244,7 +238,7 @@ impl Chain {
             unread,
         };
         let taken = self.record_of(version, false, &tenure);
-        // An old view that died after making the last version may have left a meaningless one.
+        // The last version may mean nothing: made from an old view, by an instance that died.
         if !self.has_one_before(version - 1)? {
             return Err(self.reject_view(version));
         }
@@ -275,7 +269,7 @@ impl Chain {
             }
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(match look.version {
-                    // It has just begun: a cache does not show it yet, or it is begun anew.
+                    // Just begun: a cache does not show it yet, or it is begun anew.
                     0 => self.share.doubt("taking it over", &error),
                     _ => self.are_gone(),
                 });
@@ -287,8 +281,7 @@ impl Chain {
         // What was seen is still the last before this one, or the mkdir would have failed.
         let Carried { once, unread } = self.carried(look)?;
         let failed = self.begin_task(&once, unread).inspect_err(|failure| {
-            // After this failure the caller releases nothing, and others would wait for a version without a
-            // record.
+            // The caller releases nothing after this, and others would wait for a version without a record.
             if let Failure::Fatal { .. } = failure {
                 let _ = self.release(Instant::now() + GIVE_BACK);
             }
@@ -304,9 +297,8 @@ impl Chain {
         Ok(Won { t0, tenure, failed })
     }
 
-    /// Checks that the version just made has a predecessor. If not, the view was older than what is kept, or
-    /// all was removed, and the version means nothing. Until this is known nothing is held, and nothing is
-    /// made after it.
+    /// Checks that the version just made has a predecessor. If not, the view was old, or all was removed, and
+    /// the version means nothing. Until this is known nothing is held, and nothing is made after it.
     fn confirm(&self) -> Result<(), Failure> {
         let Some(made) = self.state().unconfirmed else {
             return Ok(());
@@ -328,8 +320,8 @@ impl Chain {
     }
 
     /// Whether the last version has a predecessor, or a removal has left only the last.
-    // Known before anything is made: a version that one instance makes and withdraws, another may make and
-    // keep; and a removal can happen again. An old view shows the last version among its neighbours of then.
+    // Asked before anything is made: a version that one instance withdraws, another may make and keep. An old
+    // view shows neighbours of the last version.
     fn has_one_before(&self, last: Version) -> Result<bool, Failure> {
         let Some(before) = last.checked_sub(1) else {
             return Ok(true);
@@ -356,7 +348,6 @@ impl Chain {
         self.reject_view(version)
     }
 
-    /// Rejects what was seen before this version.
     fn reject_view(&self, version: Version) -> Failure {
         let mut state = self.state();
         (state.rejected, state.unconfirmed) = (version.checked_sub(1), None);
@@ -385,8 +376,8 @@ impl Chain {
         let Some(tenure) = self.state().tenure.clone() else {
             return Err(lost_at(self.share.path(), "another instance has it"));
         };
-        // The record comes after the version: control depends on that alone, and a server in its grace period
-        // opens no file.
+        // The record comes after: control depends on the version alone, and a server in its grace period opens
+        // no file.
         let version = self.step()?;
         self.write(version, false, &tenure);
         Ok(())

@@ -1,9 +1,7 @@
-//! Looks at a lock: which version is the last, what its record says, and whether a task that is done once is
-//! over.
+//! Looks at a lock: its last version, that one's record, and whether a task that is done once is over.
 //!
-//! `chain` calls it at each attempt, and `store` when a run has ended. What it finds may be stale. A task's
-//! result counts once it stands in an own version on the server's disk, and every later version carries it
-//! on. The time is that of a directory made for the purpose.
+//! What it finds may be stale. A task's result counts once it stands in an own version on the server's disk,
+//! and every later version carries it on.
 
 use std::io;
 use std::sync::atomic::Ordering;
@@ -22,8 +20,8 @@ use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
 use trafficcop_core::{Failure, Outcome, TaskResult};
 
-// Versions that one look walks before it lists the directory: each step is a round trip, and the list is one,
-// but of thousands of names.
+// Versions that one look walks before it lists the directory: each step is a round trip, the list is one of
+// thousands of names.
 const WALK: usize = 16;
 // Pauses for the content of a new path or version, which its maker writes at once.
 const RECORD_RETRY: Duration = Duration::from_millis(50);
@@ -49,7 +47,6 @@ pub(super) struct Look {
     pub(super) record: Option<VersionRecord>,
 }
 
-/// Results that are carried from tenure to tenure.
 #[derive(Default)]
 pub(super) struct Carried {
     pub(super) once: TaskLog,
@@ -58,8 +55,7 @@ pub(super) struct Carried {
 }
 
 impl Chain {
-    /// Looks, and waits a moment for the record of a new version: it follows by one write, and may release
-    /// the lock.
+    /// Looks, and waits a moment for the record of a new version, which may release the lock.
     pub(super) fn look_for_record(&self) -> Result<Look, Failure> {
         let known = self.state().observed.version();
         let mut look = self.look()?;
@@ -95,7 +91,7 @@ impl Chain {
             known => (known, None),
         };
         let mut steps = 0;
-        // One name at a time: a list is thousands of names, and may miss one that is made meanwhile.
+        // One name at a time: a list may miss one that is made meanwhile.
         while let Some(next) = version.checked_add(1) {
             let exists = self.share.exists(next);
             if !exists.map_err(|error| self.share.refusal("reading its versions", &error))? {
@@ -127,8 +123,8 @@ impl Chain {
         Ok(Look { version, record })
     }
 
-    /// Looks for the first time: the hint shows the protocol, and saves listing the directory. Later looks
-    /// avoid it: a dead client can hold up those who open it.
+    /// Looks for the first time, by the hint: it shows the protocol, and saves listing the directory. Later
+    /// looks avoid it: a dead client can hold up those who open it.
     fn first_look(&self) -> Result<(Version, Option<VersionRecord>), Failure> {
         let hint = self.hint()?;
         match hint.as_ref().map_or(0, |record| record.version) {
@@ -156,7 +152,7 @@ impl Chain {
                 let path = self.share.path();
                 mount::of(path).refuse_unproven(path).map_err(fatal)?;
             }
-            // Only at the first look: an operator who removes the path later means that.
+            // Only at the first look: an operator who removes it later means that.
             if hint == Hint::Missing {
                 let made = self.share.make_hint();
                 made.map_err(|error| self.share.refusal("making it", &error))?;
@@ -169,7 +165,7 @@ impl Chain {
                 clock::pause(RECORD_RETRY);
                 hint = self.share.hint().map_err(failed)?;
             }
-            // Its maker died before writing it, or a user made an empty file.
+            // Its maker died, or a user made an empty file.
             if hint == Hint::Empty {
                 let begun = self.share.begin_hint();
                 begun.map_err(|error| self.share.refusal("writing its first line", &error))?;
@@ -202,8 +198,8 @@ impl Chain {
         }
         let begun = self.share.begin();
         let begun = begun.map_err(|error| failed("making the directory of its versions", error))?;
-        // An instance that holds this path by a kernel lock looks for this directory, and this instance, from
-        // now on, for that one's record: one of the two sees the other.
+        // An instance with a kernel lock here looks for this directory, and this instance from now on for that
+        // one's record: one of the two sees the other.
         match self.share.hint() {
             Ok(Hint::Foreign) => return Err(self.share.stranger()),
             Ok(_) => {}
@@ -212,7 +208,7 @@ impl Chain {
         if begun == Made::Made {
             return Ok(0);
         }
-        // Another instance was first. An SMB client can hide for a second what that one made.
+        // An SMB client can hide for a second what another instance made.
         for _ in 0..RECORD_RETRIES {
             if let Some(greatest) = self.share.list().unwrap_or_default().last() {
                 return Ok(*greatest);
@@ -237,13 +233,12 @@ impl Chain {
         ))
     }
 
-    /// Returns the results that are carried from tenure to tenure, by the last readable record.
+    /// Returns the results that the last readable record carries.
     ///
     /// # Errors
     /// While records cannot be read.
     pub(super) fn carried(&self, look: &Look) -> Result<Carried, Failure> {
-        // Back version by version: a maker that died writes no record, and then the one before it has the
-        // results.
+        // Back version by version: a maker that died writes no record, and the one before it has the results.
         let (mut unread, mut failed) = (false, false);
         let mut doubt = |error: io::Error| {
             failed = true;
@@ -252,8 +247,7 @@ impl Chain {
         let mut next = look.version;
         let mut record = look.record.clone();
         while next > 0 && record.is_none() {
-            // A record that exists and cannot be read may have a result. Check that first: a record written
-            // in between can be read.
+            // An unreadable record may have a result. Check for it first: one written in between can be read.
             let is_there = known(self.share.bears_record(next), true, &mut doubt)?;
             record = known(self.share.read_record(next), None, &mut doubt)?;
             unread |= record.is_none() && is_there;
@@ -278,13 +272,13 @@ impl Chain {
         })
     }
 
-    /// Judges a read error at a look at this version: doubt, but not for ever.
+    /// Judges a read error at this version: doubt, but not for ever.
     fn doubt_for_now(&self, version: Version, error: &io::Error) -> Result<(), Failure> {
-        // One lost answer must not cost results, and a disk that has failed for good must not keep all
-        // instances out for ever.
+        // One lost answer must not cost results, and a disk that failed for good must not keep all instances
+        // out.
         let now = Instant::now();
         let mut state = self.state();
-        // An error now, and another in an hour behind another version, are two that passed.
+        // Errors an hour apart, behind different versions, have passed.
         let before = state
             .unreadable
             .filter(|(_, last, of)| now.since(*last) < RETRY_LIMIT || *of == version);
@@ -318,14 +312,13 @@ impl Chain {
         let Some(task) = &self.task else {
             return Ok(None);
         };
-        // Once: a standby need not make a directory at every look, as its own clock continues from the
-        // answer.
+        // Once, and not at every look: this instance's clock continues from the answer.
         task.ask_if(task.lacks_the_time(), || self.time())?;
         Ok(task.result(&self.carried(look)?.once))
     }
 
-    /// Begins the task under control, before anything runs: checks that there is room for the result, and
-    /// finds the period. Returns how often the task failed in that period.
+    /// Begins the task under control, before anything runs: checks for room for the result, and finds the
+    /// period. Returns how often the task failed in it.
     pub(super) fn begin_task(&self, task_log: &TaskLog, unread: bool) -> Result<u32, Failure> {
         let Some(task) = &self.task else {
             return Ok(0);
@@ -343,10 +336,9 @@ impl Chain {
         let by = &self.candidate.identity;
         let noted = OnceTask::note_known(self.task.as_ref(), &mut tenure.record, outcome, by);
         noted.map_err(|why| self.fatal(why))?;
-        // In a version of its own: a record is written once, so that it is never half old and half new.
+        // In a new version: a record is written once, so it is never half old and half new.
         let version = self.step()?;
         if let Some(ours) = &mut self.state().tenure {
-            // Every version from here on has it.
             ours.record.once = tenure.record.once.clone();
         }
         self.write(version, false, &tenure);
@@ -368,7 +360,7 @@ impl Chain {
     }
 }
 
-// In a simulation, whose drive can fail and which need not wait for a minute.
+// Simulated: the drive can fail, and no test waits for a minute.
 #[cfg(test)]
 #[cfg(debug_assertions)]
 mod tests {
@@ -434,8 +426,7 @@ mod tests {
         (dir, path)
     }
 
-    /// Works on the lock at this path, whose result cannot be read so many times, and returns what `work`
-    /// sends.
+    /// Runs `work` on the lock at this path, whose result cannot be read so many times; returns what it sends.
     fn play<T: Send + 'static>(
         path: &Path,
         times: u32,

@@ -1,8 +1,8 @@
-//! Requests to the drive, and nothing but them: versions, their records, the hint.
+//! Requests to the drive: versions, their records, the hint.
 //!
-//! Called where hanging is allowed: in a thread that no caller waits for past its time, or in a guardian
-//! whose work is done. Nothing stays open between two calls, nothing is locked. It must never remove the
-//! lock's path, rename anything but a prepared chain, or report that a version was made which existed before.
+//! Called where hanging is allowed: in a thread that no caller waits for past its time, or in a guardian whose
+//! work is done. It must never remove the lock's path, rename anything but a prepared chain, or report a
+//! version as made that existed before.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -16,26 +16,22 @@ use crate::mount::{self, beside};
 use crate::version_record::{self, FIRST_LINE, VersionRecord};
 use trafficcop_core::observed::Version;
 
-/// Suffix of the directory of versions.
 pub(crate) const VERSIONS: &str = ".versions";
-/// Name of a version's record, in `NEXT` of the version before it.
 const RECORD: &str = "record";
-// Directory in a version by which the maker of the next sees that it exists; the next version's record goes
-// in here. Not into the next version itself: a create that the server holds back (its grace period) locks the
-// directory in this kernel, and there the next renewal makes its `NEXT`.
+// Made in a version to see that it exists; holds the next version's record. In the next version itself, a
+// create that the server holds back (its grace period) would lock the directory that the next renewal needs.
 const NEXT: &str = "next";
-// Directories that an operator makes in a version, all of them, before making the next. A holder that finds
-// the next and can read no record makes the first that is missing: if that succeeds, no operator made it.
-// Several, because that answer can be lost, too, and a retry needs another name.
+// Made by an operator in a version, all of them, before the next version. A holder that finds the next without
+// a readable record makes the first that is missing; if that succeeds, no operator made the next. Several,
+// because that answer can be lost, and a retry needs another name.
 const BROKEN: [&str; 4] = ["broken.1", "broken.2", "broken.3", "broken.4"];
-// Prefix of a trial: a directory that is made to ask something of it.
+// Prefix of the directories of `with_a_trial`.
 const TRIAL: &str = "time.";
-// Digits of the greatest number, so that names sort as numbers do.
+// Digits of the greatest number: names sort as numbers do.
 const DIGITS: usize = 20;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Made {
-    /// This request made it.
     Made,
     Exists,
 }
@@ -43,9 +39,8 @@ pub(super) enum Made {
 /// Whether an operator has broken the lease of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
-    /// The operator had not when this was asked.
     No,
-    /// The operator has or has begun to, or so many answers were lost.
+    /// Broken, being broken, or too many answers were lost.
     Perhaps,
     /// The version is missing.
     IsGone,
@@ -58,9 +53,8 @@ pub(super) enum Hint {
     Empty,
     /// First line of a lock, without a readable record.
     Unread,
-    /// Record that its maker wrote last, as far as the drive shows.
     Record(Box<VersionRecord>),
-    /// Another file: a kernel lock, or of another program.
+    /// File of a kernel lock, or of another program.
     Foreign,
 }
 
@@ -71,7 +65,7 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Creates it for an absolute `path`; does no I/O.
+    /// Expects an absolute path; does no I/O.
     pub(super) fn new(path: &Path) -> Share {
         Share {
             path: path.to_owned(),
@@ -91,7 +85,7 @@ impl Share {
         self.versions.join(name(version))
     }
 
-    /// Returns the directory of a version's record. Version 0 has none.
+    /// Returns the directory of a version's record; version 0 has none.
     fn record_place(&self, version: Version) -> PathBuf {
         self.version(version.saturating_sub(1)).join(NEXT)
     }
@@ -142,12 +136,12 @@ impl Share {
         )
     }
 
-    /// Rewrites the hint in place. Never creates it: an operator who removed it meant that.
+    /// Never creates the hint: an operator who removed it meant that.
     pub(super) fn write_hint(&self, record: &VersionRecord) -> io::Result<()> {
         files::write(self.path.clone(), false, true, record.encode_hint())
     }
 
-    /// Like [`Share::place`], but also refuses a second name (a hard link), for taking a lock.
+    /// Like [`Share::place`], but also refuses a hard link, for taking a lock.
     pub(super) fn examine(&self) -> io::Result<Option<Found>> {
         match files::stat_link(&self.path) {
             Ok(found) if found.kind == Kind::File && found.has_another_name => Err(io::Error::new(
@@ -158,9 +152,8 @@ impl Share {
         }
     }
 
-    /// Refuses a path that is not the lock's file itself, and anything but a directory where the versions are
-    /// kept; returns that directory. The versions lie beside the name: with another name for the file, two
-    /// instances would have the lock.
+    /// Refuses a path that is not the lock's file itself: the versions lie beside the name, so with a second
+    /// name two instances would have the lock. Returns the directory of versions.
     pub(super) fn place(&self) -> io::Result<Option<Found>> {
         let why = match files::stat_link(&self.path) {
             Ok(found) if found.kind == Kind::Link => {
@@ -182,12 +175,11 @@ impl Share {
         }
     }
 
-    /// Begins a chain: renames a prepared directory, with version 0 in it, to where nothing is. So two that
-    /// begin at the same time begin one chain, and none begins again where versions have been.
+    /// Begins a chain: renames a prepared directory, with version 0 in it, to where nothing is. Simultaneous
+    /// makers begin one chain, and none begins again where versions have been.
     pub(super) fn begin(&self) -> io::Result<Made> {
         let prepared = beside(&self.versions, format!(".{:016x}", fastrand::u64(..)));
-        // With version 0 from the first moment: rename(2) replaces an empty directory. No other instance
-        // takes this name: if it exists, an answer was lost.
+        // Version 0 first: rename(2) replaces an empty directory.
         there(files::make_directory(prepared.clone()))?;
         let begun = there(files::make_directory(prepared.join(name(0))))
             .and_then(|_| files::rename(prepared.clone(), self.versions.clone()));
@@ -196,25 +188,24 @@ impl Share {
         };
         let _ = files::remove_directory(prepared.join(name(0)));
         let _ = files::remove_directory(prepared);
-        // The server says that the chain has begun, and a cache may say otherwise.
+        // The server's word; a cache may say otherwise.
         if let Some(libc::ENOTEMPTY | libc::EEXIST) = error.raw_os_error() {
             return Ok(Made::Exists);
         }
-        // NFS and SMB report a failed rename in many other ways, so look what is there. A list can be old:
-        // then ask the server for version 0.
+        // NFS and SMB report a failed rename in many ways, so look. A list can be old: then ask the server for
+        // version 0.
         let there = self.list().is_ok_and(|versions| !versions.is_empty())
             || self.is_there(0).unwrap_or(false);
         if there { Ok(Made::Exists) } else { Err(error) }
     }
 
-    /// Refuses a user whose versions others could not continue by making something in them. `versions` is
-    /// their directory, from [`Share::examine`].
+    /// Refuses a user whose versions others could not continue. `versions` is from [`Share::examine`].
     pub(super) fn refuse_strangers(&self, versions: Option<Found>) -> io::Result<()> {
         let Some(of) = versions.filter(|it| it.owner != geteuid().as_raw()) else {
             return Ok(());
         };
-        // Servers can give all files to one user (all_squash), and SMB shows them as one user's: a trial
-        // shows the owner of what this user makes.
+        // Servers can give all files to one user (all_squash), and SMB shows them as one user's: a trial shows
+        // the owner.
         let made = with_a_trial(&self.versions, files::stat)?;
         if made.owner == of.owner || made.is_others_to_write {
             return Ok(());
@@ -226,10 +217,9 @@ impl Share {
         Err(io::Error::new(ErrorKind::InvalidInput, why))
     }
 
-    /// Tries whether this user may do what a take-over from this version does: make something beside it and,
-    /// if `within`, in it.
+    /// Tries what a take-over from this version does: makes something beside it and, if `within`, in it.
     pub(super) fn try_taking_over(&self, last: Version, within: bool) -> io::Result<()> {
-        // Modes and owners do not tell: an SMB client shows a share as one user's, whatever account it has.
+        // Modes and owners do not tell on SMB, whatever the account.
         let places = [
             Some(self.versions.clone()),
             within.then(|| self.version(last)),
@@ -257,8 +247,7 @@ impl Share {
         Ok(self.make_in(version, NEXT)?.is_some())
     }
 
-    /// Whether an operator has broken this version's lease, by the server's word; to be asked when the next
-    /// version exists.
+    /// Whether an operator has broken this version's lease, by the server's word. The next version must exist.
     pub(super) fn broken(&self, version: Version) -> io::Result<Broken> {
         for name in BROKEN {
             match self.make_in(version, name)? {
@@ -270,7 +259,7 @@ impl Share {
         Ok(Broken::Perhaps)
     }
 
-    /// Announces a break of this version's lease, before the next is made; `false`: the version is missing.
+    /// Announces a break, before the next version is made; `false`: the version is missing.
     pub(super) fn say_broken(&self, version: Version) -> io::Result<bool> {
         for name in BROKEN {
             if self.make_in(version, name)?.is_none() {
@@ -294,14 +283,13 @@ impl Share {
             Err(error) => Err(error),
         };
         match make()? {
-            // A cache that does not know the version yet says the same, until the directory is opened.
+            // An old cache says the same until the directory is opened.
             None if self.exists(version)? => make(),
             made => Ok(made),
         }
     }
 
-    /// Whether a version exists, as far as the directory shows it. The directory is opened first: if that
-    /// asks the server, the client drops names that it remembers of a changed directory.
+    /// Whether a version exists, as far as the directory shows it.
     pub(super) fn exists(&self, version: Version) -> io::Result<bool> {
         match files::stat_in(self.versions.clone(), name(version)) {
             Ok(_) => Ok(true),
@@ -325,7 +313,6 @@ impl Share {
         }
     }
 
-    /// Returns the record of a version, if one can be read.
     pub(super) fn record(&self, version: Version) -> Option<VersionRecord> {
         self.read_record(version).ok().flatten()
     }
@@ -346,7 +333,7 @@ impl Share {
         // Exclusively: the record of another's version is never overwritten.
         let put = || files::write(place.join(RECORD), true, true, record.encode());
         match put() {
-            // A caller that breaks or releases may not have checked the version before.
+            // A break or a release may not have checked the version.
             Err(error) if error.kind() == ErrorKind::NotFound => {
                 there(files::make_directory(place.clone()))?;
                 put()
@@ -403,18 +390,17 @@ impl Share {
         }
     }
 
-    /// Returns the number of the lock's file system.
     pub(super) fn device(&self) -> Option<u64> {
         let directory = self.path.parent()?;
         Some(files::stat(directory).ok()?.device)
     }
 
-    /// Returns when a version was made, or something in it, by the server's clock since 1970.
+    /// Returns when a version, or something in it, was made, by the server's clock since 1970.
     pub(super) fn made_at(&self, version: Version) -> io::Result<Duration> {
         files::stat(&self.version(version)).map(|made| made.modified)
     }
 
-    /// Returns the server's time since 1970: that of a directory made for this.
+    /// Returns the server's time since 1970, by a directory made for this.
     pub(super) fn time(&self) -> io::Result<Duration> {
         with_a_trial(&self.versions, |path| {
             files::stat(path).map(|made| made.modified)
@@ -426,8 +412,7 @@ impl Share {
 fn with_a_trial<T>(place: &Path, ask: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     // No file: a server that has just restarted opens none.
     let path = place.join(format!("{TRIAL}{:08x}", fastrand::u32(..)));
-    // No other instance takes this name: if it exists, an answer was lost and the request repeated. The same
-    // goes for a removal of what is missing.
+    // No other instance takes this name: if it exists, an answer was lost.
     there(files::make_directory(path.clone()))?;
     let answer = ask(&path);
     let _ = files::remove_directory(path);
@@ -518,7 +503,6 @@ mod tests {
         assert_eq!(share.broken(1).unwrap(), Broken::IsGone);
         assert!(!share.say_broken(1).unwrap());
         assert_eq!(share.make(1).unwrap(), Made::Made);
-        // As often as answers may be lost.
         for _ in BROKEN {
             assert_eq!(share.broken(1).unwrap(), Broken::No);
         }
@@ -527,7 +511,7 @@ mod tests {
         assert_eq!(share.broken(0).unwrap(), Broken::No);
         assert!(share.say_broken(0).unwrap());
         assert_eq!(share.broken(0).unwrap(), Broken::Perhaps);
-        // Nor does a dead instance's trial prevent the removal.
+        // A dead instance's trial.
         fs::create_dir(share.version(0).join("time.00000000")).unwrap();
         for version in [0, 1] {
             share.remove(version).unwrap();
