@@ -1,5 +1,5 @@
-//! Mount points that this machine's configuration gives to a network file system: /etc/fstab and the mount units of
-//! systemd. A lock below one that is not mounted would be a local lock, beside the holder on the drive.
+//! Mount points that /etc/fstab or a mount unit of systemd gives to a network file system. A lock below one
+//! that is not mounted would be local, beside the holder on the drive.
 
 use std::os::unix::ffi::OsStrExt as _;
 use std::path::{Path, PathBuf};
@@ -7,13 +7,13 @@ use std::path::{Path, PathBuf};
 use trafficcop_core::machine::procfs;
 
 const FSTAB: &str = "/etc/fstab";
-/// Directories of mount units, systemd.unit(5). Those that systemd makes of fstab are in another.
+/// Directories of mount units, systemd.unit(5), without those that systemd makes of fstab.
 const UNITS: [&str; 3] = [
     "/etc/systemd/system",
     "/run/systemd/system",
     "/usr/lib/systemd/system",
 ];
-/// Network file systems, as mount(8) and systemd.mount(5) know them; `_netdev` marks all others.
+/// Network file systems of mount(8) and systemd.mount(5); `_netdev` marks all others.
 const NETWORK: &str = "nfs nfs4 cifs smb3 smbfs ceph fuse.ceph glusterfs fuse.glusterfs fuse.sshfs sshfs lustre beegfs \
     gpfs gfs2 ocfs2 9p virtiofs afs davfs ncpfs";
 
@@ -22,7 +22,6 @@ const NETWORK: &str = "nfs nfs4 cifs smb3 smbfs ceph fuse.ceph glusterfs fuse.gl
 pub(super) struct Planned {
     pub(super) at: PathBuf,
     pub(super) kind: String,
-    /// Configuration file with it.
     pub(super) by: PathBuf,
 }
 
@@ -31,7 +30,6 @@ fn is_network(kind: &str, options: &str) -> bool {
         || options.split(',').any(|option| option == "_netdev")
 }
 
-/// Returns the network file systems' mount points of fstab(5).
 fn of_fstab(text: &[u8]) -> Vec<Planned> {
     let line = |line: &[u8]| {
         let fields: Vec<&[u8]> = line
@@ -52,7 +50,6 @@ fn of_fstab(text: &[u8]) -> Vec<Planned> {
     text.split(|byte| *byte == b'\n').filter_map(line).collect()
 }
 
-/// Returns the mount point of a unit of systemd.mount(5), if it is a network file system's.
 fn of_unit(text: &str, by: &Path) -> Option<Planned> {
     let value = |key: &str| {
         let mut values = text.lines().filter_map(|line| {
@@ -71,7 +68,7 @@ fn of_unit(text: &str, by: &Path) -> Option<Planned> {
     })
 }
 
-/// Reads this machine's configuration. Missing files plan nothing: most machines have none of them.
+/// Reads this machine's configuration; most machines have none of these files.
 pub(super) fn all() -> Vec<Planned> {
     let mut found = of_fstab(&std::fs::read(FSTAB).unwrap_or_default());
     for entry in UNITS.iter().flat_map(std::fs::read_dir).flatten().flatten() {

@@ -1,7 +1,6 @@
 //! Rest of a lease that an operator has broken.
 //!
-//! `chain` calls it when the version to make is another's, and at each attempt after that. It must never
-//! report time left if anyone but an operator can have made that version.
+//! It must never report time left if anyone but an operator can have made the version that ended the lease.
 
 use super::chain::Chain;
 use crate::version_record::VersionRecord;
@@ -11,7 +10,6 @@ use trafficcop_core::{Budget, Failure};
 
 #[derive(Clone)]
 pub(super) struct Break {
-    /// Last version that an operator made.
     version: Version,
     /// Earliest moment at which another instance can have control; `None`: now.
     until: Option<Instant>,
@@ -19,7 +17,6 @@ pub(super) struct Break {
 }
 
 impl Chain {
-    /// Notes that the version to make is another's, with this record.
     pub(super) fn lost_to(&self, record: &VersionRecord) -> Failure {
         let who = Some(record.record.holder.as_str()).filter(|who| !who.is_empty());
         let who = who.unwrap_or("another");
@@ -32,7 +29,6 @@ impl Chain {
         self.ask_again(lost)
     }
 
-    /// Returns what is left of a broken lease.
     pub(super) fn rest_of_break(&self) -> Option<Failure> {
         let broken = self.state().broken.clone()?;
         Some(self.ask_again(broken))
@@ -45,7 +41,7 @@ impl Chain {
             && let Some(next) = broken.version.checked_add(1)
             && self.share.exists(next).unwrap_or(false)
         {
-            // One without a record may give the lock away at once.
+            // Without a record it may give the lock away at once.
             let record = self.share.record(next);
             let left = record.and_then(|record| self.left_by(&record));
             broken.version = next;
@@ -59,13 +55,12 @@ impl Chain {
         }
     }
 
-    /// Returns the earliest moment at which another instance can have control after this version; `None`:
-    /// now.
+    /// Returns the earliest moment at which another instance can have control; `None`: now.
     fn left_by(&self, record: &VersionRecord) -> Option<Instant> {
         let state = self.state();
         let is_break = record.is_break_of(&state.tenure.as_ref()?.record);
-        // It was made after this t0, and others that wait for its lease count from when they saw it. It does
-        // not prolong the lease that it ends.
+        // Others that wait for the break's lease count from when they saw it, after this t0. It does not
+        // prolong the lease that it ends.
         let left = Budget::for_lease(self.lease.min(record.lease));
         let t0 = state.t0.filter(|_| is_break);
         t0.map(|t0| left.others_from(t0))

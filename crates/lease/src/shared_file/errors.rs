@@ -1,6 +1,4 @@
-//! Errors of a lock on a shared drive, with advice.
-//!
-//! It only decides which [`Failure`] an error is.
+//! Errors of a lock on a shared drive as [`Failure`]s, with advice.
 
 use std::io::{self, ErrorKind};
 use std::path::Path;
@@ -14,7 +12,7 @@ use trafficcop_core::Failure;
 pub(super) const TRYING: &str = "trying whether this user could take it over";
 
 impl Share {
-    /// Returns the meaning of an error before a tenure.
+    /// Maps an error before a tenure.
     pub(super) fn refusal(&self, what: &str, error: &io::Error) -> Failure {
         let errno = errno_of(error);
         let (at, there) = (self.path().display(), self.versions().display());
@@ -60,8 +58,7 @@ impl Share {
         }
     }
 
-    /// Returns the meaning of an error when a tenure may have begun. Before one, naming the missing
-    /// permission loses nothing.
+    /// Maps an error when a tenure may have begun. Before one, naming the missing permission loses nothing.
     pub(super) fn doubt_or_refusal(&self, began: bool, what: &str, error: &io::Error) -> Failure {
         match error.kind() {
             ErrorKind::PermissionDenied if !began => self.refusal(what, error),
@@ -69,7 +66,7 @@ impl Share {
         }
     }
 
-    /// Returns the meaning of an error in a tenure: the lease runs, so it is never fatal.
+    /// Maps an error in a tenure: the lease runs, so it is never fatal.
     pub(super) fn doubt(&self, what: &str, error: &io::Error) -> Failure {
         let errno = errno_of(error);
         let advice = match errno {
@@ -83,7 +80,6 @@ impl Share {
         ))
     }
 
-    /// Reports that the file at the path is no lock of a shared drive.
     pub(super) fn stranger(&self) -> Failure {
         fatal(format!(
             "{}: it is no lock of a shared drive: it has a lock of the kernel's (an earlier trafficcop, or one on the server's own disk), or another program's: end its holder and remove it, or name another file",
@@ -91,7 +87,6 @@ impl Share {
         ))
     }
 
-    /// Reports versions that are gone although the path shows that there were some.
     pub(super) fn removed(&self) -> Failure {
         fatal(format!(
             "{}: its versions have been removed: end all instances on it, standbys too, then remove {} as well; the lock and its fencing token begin anew",
@@ -101,7 +96,6 @@ impl Share {
     }
 }
 
-/// Whether the drive refuses this user every time.
 pub(super) fn is_for_good(error: &io::Error) -> bool {
     matches!(
         error.kind(),

@@ -1,8 +1,7 @@
 //! Requests to a drive: system calls, and their answers as values.
 //!
-//! Called by `share` and `meeting`. In a simulation
-//! ([`SimulatedClock`](trafficcop_core::clock::SimulatedClock)) the tests' drive answers: late, from an old
-//! view, more than once. It must never send a request twice.
+//! In a simulation the tests' drive answers: late, from an old view, more than once. No request may be sent
+//! twice.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -34,12 +33,12 @@ pub enum Call {
     Stat(PathBuf),
     /// Reads attributes; does not follow a link.
     StatLink(PathBuf),
-    /// Reads attributes of a name in this directory, which is opened first: if opening asks the server, the
-    /// client drops names that it remembers of a changed directory.
+    /// Reads attributes of a name in this directory, which is opened first: then the client can drop stale
+    /// names.
     StatIn(PathBuf, String),
     /// Lists a directory.
     List(PathBuf),
-    /// Reads a file, up to just beyond the size of a hint.
+    /// Reads a file, up to just beyond a hint's size.
     Read(PathBuf),
     /// Reads a file in this directory, which is opened first; follows no link.
     ReadIn(PathBuf, &'static str),
@@ -47,7 +46,7 @@ pub enum Call {
     Write {
         /// Path of the file.
         path: PathBuf,
-        /// Whether it must not exist yet; else it must.
+        /// Whether it must not exist yet; otherwise it must.
         new: bool,
         /// Whether the bytes must reach the disk.
         sync: bool,
@@ -84,7 +83,7 @@ pub struct Found {
     pub device: u64,
     /// Number of its owner.
     pub owner: u32,
-    /// Whether its mode lets other users make something in it.
+    /// Whether its mode lets other users write.
     pub is_others_to_write: bool,
 }
 
@@ -188,7 +187,6 @@ fn bytes(answer: io::Result<Answer>) -> io::Result<Vec<u8>> {
     }
 }
 
-/// Returns the error for an answer to another request.
 fn strange() -> io::Error {
     io::ErrorKind::InvalidData.into()
 }
@@ -286,13 +284,13 @@ fn since_1970(seconds: i64, nanos: i64) -> Duration {
 }
 
 fn directory(path: &Path) -> nix::Result<OwnedFd> {
-    // Another user who may write here could link to the versions of another lock.
+    // Another user could link to the versions of another lock.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     open(path, flags, Mode::empty())
 }
 
-/// Options that do not wait at a fifo, take no terminal, and follow no link: the first look refuses a link,
-/// and one that came later is a trap.
+/// Options that do not wait at a fifo, take no terminal, and follow no link: one that came after the first look
+/// is a trap.
 const QUIETLY: i32 = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
 
 fn quietly() -> OpenOptions {
@@ -301,8 +299,8 @@ fn quietly() -> OpenOptions {
     options
 }
 
-/// Writes a file from its beginning, and syncs it. Bypasses the page cache where that works: its dirty pages
-/// keep a process from ending while the server is gone.
+/// Writes and syncs a file. Bypasses the page cache where that works: dirty pages keep a process from ending
+/// while the server is gone.
 fn put(path: &Path, new: bool, bytes: &[u8]) -> io::Result<()> {
     let write = |flags: i32, new: bool| -> io::Result<()> {
         let mut options = OpenOptions::new();

@@ -1,7 +1,7 @@
 //! Release of the lock, records of own versions, and notes by which the guardian can release.
 //!
-//! Called by `store` and by the steps of `chain`. It must never note a version that may be another's, nor
-//! clear a note before others can read that the lock is free.
+//! It must never note a version that may be another's, nor clear a note before others can read that the lock is
+//! free.
 
 use super::chain::{Chain, Tenure};
 use super::release;
@@ -36,8 +36,7 @@ impl Chain {
                 }
             },
         };
-        // One of the two is enough for others to read, and one can hang behind a machine that is cut off and
-        // has the file open.
+        // Others need one of the two, and one can hang behind a machine that is cut off and has the file open.
         let written = self.writer.outcome(version, give_up_at, Wanted::Either);
         if written.record || written.hint {
             self.state().unwritten = None;
@@ -72,15 +71,14 @@ impl Chain {
         self.forget();
     }
 
-    /// Has the record of a version written and noted for the guardian, and returns it.
+    /// Has a version's record written and noted for the guardian.
     pub(super) fn write(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
         let record = self.record_of(version, released, tenure);
         let (own, t0) = {
             let state = self.state();
             (state.observed.own(), state.observed.t0())
         };
-        // The guardian makes the version after this one, or marks this one as free: note only a version that
-        // is certainly this instance's.
+        // The guardian makes the version after this one, or marks it as free: note only a certain own version.
         if let Some(t0) = t0.filter(|_| own == Some(version)) {
             self.leave_note(t0, &record);
         }
@@ -109,7 +107,6 @@ impl Chain {
         }
     }
 
-    /// Has the guardian give this version back if this process dies.
     pub(super) fn leave_note(&self, t0: Instant, record: &VersionRecord) {
         if let Some(memory) = &self.memory {
             release::leave_note(&**memory, self.share.path(), t0, record);

@@ -1,8 +1,7 @@
-//! Looks at a lock on a shared drive without competing, breaks it, and forgets results of tasks that are done
-//! once. For `doctor` it tries, beside the lock, whether makers of one name exclude each other.
+//! Looks at a lock on a shared drive without competing, breaks it, and forgets results of one-time tasks. For
+//! `doctor` it tries whether makers of one name exclude each other.
 //!
-//! Called by the commands, in a thread that may hang. A look makes and writes nothing, and a trial never
-//! touches the lock's own files.
+//! A look makes and writes nothing, and a trial never touches the lock's own files.
 
 use std::fs;
 use std::io;
@@ -21,7 +20,7 @@ use trafficcop_core::Failure;
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
 
-// Pauses for a new version's record, without which its owner is unknown. Its maker writes it at once.
+// Pauses for a new version's record, without which its owner is unknown.
 const RECORD_RETRY: Duration = Duration::from_millis(50);
 const RECORD_RETRIES: usize = 40;
 
@@ -46,8 +45,7 @@ fn last_now(share: &Share) -> Result<Last, Failure> {
     let failed = |what: &str, error| share.refusal(what, &error);
     let versions = share.place().map_err(|error| failed("reading it", error))?;
     let hint = match share.hint().map_err(|error| failed("reading it", error))? {
-        // A hint from hours ago, by the last holder who could write it, names a version that was removed
-        // since.
+        // A hint from hours ago can name a version that was removed since.
         Hint::Record(record) => share
             .exists(record.version)
             .unwrap_or(true)
@@ -90,7 +88,7 @@ pub fn look(path: &Path) -> Result<LockStatus, Failure> {
 /// Tries whether this user could take over the lock; `false`: it has no version yet.
 ///
 /// # Errors
-/// Why this user could not, or why that cannot be tried.
+/// If this user could not, or if that cannot be tried.
 pub fn try_taking_over(path: &Path) -> Result<bool, Failure> {
     let share = Share::new(path);
     let Last {
@@ -137,14 +135,14 @@ pub fn break_lock(
     };
     let strange = share.refuse_strangers(versions);
     strange.map_err(|error| share.refusal("breaking it", &error))?;
-    // First, so that a holder that can read no record there knows that an operator may have made it.
+    // First: a holder that can read no record must know that an operator may have made it.
     let said = share.say_broken(version);
     let said = said.map_err(|error| share.refusal("recording that it is broken", &error))?;
     if !said || !make(&share, record.version)? {
         return Ok(Broken::Overtaken);
     }
     let written = share.write_record(&record);
-    // Another instance has taken over by it already: no holder continues from what may be an operator's.
+    // Another instance has taken over by it: no holder continues from what may be an operator's.
     if share
         .exists(record.version.saturating_add(1))
         .unwrap_or(false)
@@ -155,7 +153,7 @@ pub fn break_lock(
     Ok(Broken::Within(after))
 }
 
-/// Forgets these results if they are still what was `shown` and the lock is free.
+/// Forgets results that are still as `shown`, if the lock is free.
 pub(crate) fn forget(
     path: &Path,
     tasks: &Tasks,
@@ -187,7 +185,7 @@ pub(crate) fn forget(
     })
 }
 
-/// Makes this version and writes its record; `false`: another was first.
+/// Makes a version and writes its record; `false`: another was first.
 fn put(share: &Share, record: &VersionRecord) -> Result<bool, Failure> {
     if !make(share, record.version)? {
         return Ok(false);
@@ -202,7 +200,7 @@ fn make(share: &Share, version: Version) -> Result<bool, Failure> {
     Ok(made.map_err(failed)? == Made::Made)
 }
 
-/// Writes the hint, too: others read the same there if the record was not `written`.
+/// Writes the hint, too: others read it if the record was not `written`.
 fn tell(share: &Share, record: &VersionRecord, written: io::Result<()>) -> Result<(), Failure> {
     let hinted = share.write_hint(record);
     match written {
@@ -211,7 +209,7 @@ fn tell(share: &Share, record: &VersionRecord, written: io::Result<()>) -> Resul
     }
 }
 
-// Threads that make the same names: enough for a server with a few threads to have two at one name.
+// Threads that make the same names: a server with a few threads shall have two at one name.
 const MAKERS: usize = 8;
 
 /// Result of a race for names.
@@ -225,8 +223,7 @@ pub struct Race {
     pub unmade: u64,
 }
 
-/// Has eight makers make the same names beside `path`, and removes them. Calls `alive` after each answer of
-/// the drive.
+/// Has eight makers make the same names beside `path`, and removes them. Calls `alive` after each answer.
 ///
 /// # Errors
 /// The kernel's.
@@ -270,7 +267,7 @@ pub fn race(path: &Path, names: u64, alive: &(dyn Fn() + Sync)) -> io::Result<Ra
     })
 }
 
-/// Measures how long making a name takes, so many times. Calls `alive` as [`race`] does.
+/// Measures `times` times how long making a name takes. Calls `alive` as [`race`] does.
 ///
 /// # Errors
 /// The kernel's.
@@ -294,7 +291,6 @@ fn clear(share: &Share, alive: &dyn Fn()) {
         let _ = share.remove(name);
         alive();
     }
-    // If it cannot be removed, it stays behind empty.
     let _ = fs::remove_dir(share.versions());
 }
 
@@ -402,7 +398,6 @@ mod tests {
             (broken.state, broken.record.holder.as_str()),
             (State::Held, "me")
         );
-        // Announced first, for a holder that can read no record.
         assert_eq!(share.broken(1).unwrap(), share::Broken::Perhaps);
         assert_ne!(broken.nonce, 1);
         let now = Some(Duration::ZERO);
@@ -458,7 +453,7 @@ mod tests {
         }
         share.remove(0).unwrap();
         share.remove(1).unwrap();
-        // The holder may lack permission to write the hint, which says that version 1 was released.
+        // The holder may lack permission to write the hint, which still says "released".
         assert_eq!(look(&path).unwrap().state, LockState::Held);
     }
 

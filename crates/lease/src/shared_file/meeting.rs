@@ -1,9 +1,8 @@
 //! [`meet`]: doctors on several machines race for the same names, beside the lock.
 //!
-//! Called by `doctor`, in a thread that may hang. A doctor is present while its mark changes; that of a dead
-//! one stays as it is. The two with the smallest numbers pair up, wait for each other before each name, and
-//! leave a witness in each name that they made. Two witnesses in one name: the drive told both that they made
-//! it. It never touches the lock's own files.
+//! A doctor is present while its mark changes; a dead one's stays. The two with the smallest numbers pair up,
+//! wait for each other before each name, and leave a witness in each name that they made. With two witnesses in
+//! one name, the drive told both that they made it. The lock's own files are never touched.
 
 use std::cmp::{max, min};
 use std::collections::BTreeMap;
@@ -16,9 +15,8 @@ use crate::mount::beside;
 use trafficcop_core::clock::{self, Instant};
 
 const PLACE: &str = ".trafficcop-doctors";
-// Names that a pair races for.
 const NAMES: u32 = 20;
-// Time that one of a pair waits for the other before a name.
+// Time to wait for the other before a name.
 const TURN: Duration = Duration::from_secs(3);
 const LOOK_INTERVAL: Duration = Duration::from_millis(100);
 
@@ -33,7 +31,7 @@ pub struct Meeting {
     pub shared: u32,
 }
 
-/// Waits for another doctor of the lock at `path`, up to `patience`, and races against it; `None`: none came.
+/// Waits up to `patience` for another doctor of the lock at `path`, and races against it; `None`: none came.
 /// Calls `alive` after each answer of the drive.
 ///
 /// # Errors
@@ -101,14 +99,14 @@ impl Table<'_> {
             }
             names += 1;
         }
-        // Both have left their witnesses, or the other one has ended.
+        // Now both have left their witnesses, or the other has ended.
         self.takes_turn(other, NAMES)?;
         let mut shared = 0;
         for name in 0..names {
             let witnesses = files::list(&self.place.join(format!("name.{pair}.{name}")));
             shared += u32::from(witnesses.is_ok_and(|witnesses| witnesses.len() > 1));
         }
-        // Remove nothing before the other one has counted.
+        // Remove nothing before the other has counted.
         self.takes_turn(other, NAMES + 1)?;
         Ok((names > 0).then_some(Meeting {
             host,
@@ -117,7 +115,6 @@ impl Table<'_> {
         }))
     }
 
-    /// Changes the mark, to show that this doctor is alive.
     fn beat(&mut self) -> io::Result<()> {
         let mark = |table: &Table<'_>| {
             let name = format!("here.{:08x}.{}.{}", table.own, table.beats, table.host);
@@ -133,7 +130,7 @@ impl Table<'_> {
         }
     }
 
-    /// Returns the other doctors, with their marks and machines.
+    /// Returns the other doctors' marks and machines.
     fn present(&self) -> io::Result<BTreeMap<u32, (u64, String)>> {
         let mut present = BTreeMap::new();
         for name in files::list(&self.place)? {
@@ -157,7 +154,7 @@ impl Table<'_> {
         Ok(present)
     }
 
-    /// Waits until the other one comes to this turn; `false`: it does not.
+    /// Waits until the other comes to this turn; `false`: it does not.
     fn takes_turn(&mut self, other: u32, turn: u32) -> io::Result<bool> {
         let mark = |one: u32, two: u32| format!("turn.{one:08x}.{two:08x}.{turn}");
         self.make(self.place.join(mark(self.own, other)))?;
@@ -172,7 +169,7 @@ impl Table<'_> {
             if Instant::now() >= until {
                 return Ok(false);
             }
-            // The other one pairs up with a doctor that it sees alive.
+            // The other pairs up with a doctor that it sees alive.
             if turn == 0 {
                 self.beat()?;
             }
@@ -191,7 +188,7 @@ impl Table<'_> {
         Ok(made)
     }
 
-    /// Removes the traces of this doctor; the last one removes the place.
+    /// Removes this doctor's traces; the last one removes the place.
     fn clear(&mut self) {
         for made in self.made.drain(..).rev() {
             let _ = files::remove_directory(made);

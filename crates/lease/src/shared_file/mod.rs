@@ -1,26 +1,10 @@
-//! The lock on a drive that machines share: an observed lease on a chain of versions.
+//! Lock on a drive that machines share: an observed lease on a chain of versions.
 //!
 //! Kernel locks are not trusted here: SMB gives a lock away when a duplicate of its handle is closed, NFSv3
 //! forgets it when the server's lock daemon restarts, and NFSv4 does not confirm it in a grace period. But if
-//! two machines make one directory, exactly one succeeds, on every file system used here (`mount` has the
-//! list), and no cache answers that. So the truth is a chain of directories, `PATH.versions/V` (with the
-//! record of V in `V-1/next`), and [`Observed`](trafficcop_core::Observed) decides who may make the next.
-//!
-//! | file | purpose |
-//! |---|---|
-//! | `store` | [`SharedFile`]: the store trait |
-//! | `chain` | acquire and renew |
-//! | `give_back` | release, and what is written of a version |
-//! | `broken` | rest of a broken lease |
-//! | `owner` | owner of a version that its holder was to make, and that exists |
-//! | `look` | state of a lock, tasks that are done once, the server's time |
-//! | `share` | requests to the drive |
-//! | `errors` | their errors, with advice |
-//! | `files` | system calls, or the drive of a simulation |
-//! | `writer` | records, hints and the removal of old versions |
-//! | `release` | release by the guardian |
-//! | `inspect` | looking, breaking and forgetting without competing; trials for `doctor` |
-//! | `meeting` | race between the doctors of two machines |
+//! two machines make one directory, exactly one succeeds (`mount` has the list of file systems), and no cache
+//! answers that. So the truth is a chain of directories, `PATH.versions/V` (with the record of V in
+//! `V-1/next`), and [`Observed`](trafficcop_core::Observed) decides who may make the next.
 //!
 //! Nothing of the share stays open between two steps, and no descriptor of it reaches guardian or command: a
 //! server that is gone keeps no process from ending. The lock's path is never removed, renamed or locked.

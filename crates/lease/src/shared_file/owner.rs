@@ -1,11 +1,9 @@
 //! Owner of a version that a holder was to make, and that exists already.
 //!
-//! Called by `chain` and, when the supervisor is dead, by `release`. The answer to this instance's own
-//! request may have been lost. Without a readable record (an old view, a server that opens nothing yet) time
-//! tells whose it is: before this instance's lease is over no other takes over, unless an operator breaks the
-//! lease. So an operator announces a break first, by directories, which no cache answers. It must never take
-//! an operator's version for an own one: the instance that continued from it would run beside the one that
-//! took over by it.
+//! The answer to this instance's own request may have been lost. Without a readable record, time tells whose it
+//! is: before this instance's lease is over no other takes over, unless an operator breaks the lease. So an
+//! operator announces a break first, by directories, which no cache answers. An operator's version must never
+//! be taken for an own one: the instance that continued from it would run beside the one that took over by it.
 
 use std::io;
 
@@ -14,17 +12,14 @@ use crate::version_record::VersionRecord;
 use trafficcop_core::observed::{Claim, Exists, Version};
 
 pub(super) enum Owner {
-    /// This instance: make the next.
     Ours,
-    /// Another instance or an operator, with this record.
     Others(Box<VersionRecord>),
     /// Undecided: a wrong "ours" would be an overlap, a wrong "lost" would kill a command for nothing.
     Unknown,
-    /// The version before it is missing.
     Removed,
 }
 
-/// Finds the owner; `judge` is [`Observed::exists`](trafficcop_core::Observed::exists) of the claim.
+/// Finds the owner; `judge` is [`Observed::exists`](trafficcop_core::Observed::exists).
 pub(super) fn owner_of(
     share: &Share,
     version: Version,

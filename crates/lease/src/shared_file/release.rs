@@ -1,9 +1,8 @@
 //! Releases the lock after the supervisor's death, from the guardian.
 //!
-//! The two share memory, because the facts change with every renewal: the store leaves a note with each
-//! version ([`leave_note`]), from the take-over until others can read that the lock is free ([`forget`]).
-//! [`execute`] runs when the supervisor is dead and the tree is empty. It must never make a version after one
-//! that may be another's.
+//! The store leaves a note with each version ([`leave_note`]) in memory that the two share, from the take-over
+//! until others can read that the lock is free ([`forget`]). [`execute`] runs when the supervisor is dead and
+//! the tree is empty. It must never make a version after one that may be another's.
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
@@ -22,19 +21,19 @@ use trafficcop_core::Observed;
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::util::lock;
 
-// Release order for the guardian, given before the first tenure; the rest is in the memory.
+// Release order for the guardian, given before the first tenure.
 pub(super) const MARK: &[u8] = b"shared drive";
 
 /// Seconds that the guardian waits for a drive that does not answer; then the lease runs out.
 pub const LIMIT: u32 = 10;
 const RETRY: Duration = Duration::from_millis(250);
 
-// One for the process: the guardian is forked before there is any store.
+// One for the process: the guardian is forked before any store exists.
 static MEMORY: OnceLock<Option<Arc<dyn SharedMemory>>> = OnceLock::new();
-// The memory has one writer at a time, and slots can be released together.
+// Slots can be released together, and the memory has one writer at a time.
 static WRITING: Mutex<()> = Mutex::new(());
 
-/// Makes the memory for [`execute`] at the first call, before the fork, and returns it.
+/// Makes the memory at the first call, before the fork.
 pub(super) fn prepare(make: MakeMemory) -> Option<Arc<dyn SharedMemory>> {
     MEMORY.get_or_init(make).clone()
 }
@@ -43,7 +42,6 @@ pub(crate) fn is_meant(release_info: &[u8]) -> bool {
     release_info == MARK
 }
 
-/// Notes the lock's path, t0 and last record for the guardian.
 pub(super) fn leave_note(
     memory: &dyn SharedMemory,
     path: &Path,
@@ -54,7 +52,6 @@ pub(super) fn leave_note(
     memory.put(&note(path, t0, record));
 }
 
-/// Clears the note of the lock at this path.
 pub(super) fn forget(memory: &dyn SharedMemory, path: &Path) {
     let _writing = lock(&WRITING);
     let noted = memory.take().as_deref().and_then(read);
@@ -68,13 +65,12 @@ fn note(path: &Path, t0: Instant, record: &VersionRecord) -> Vec<u8> {
     [path.as_os_str().as_bytes(), b"\0", &t0, &record.encode()].concat()
 }
 
-/// Makes the next version, and records in it that the lock is free.
+/// Makes the next version, which says that the lock is free.
 pub(crate) fn execute() {
     let Some(memory) = MEMORY.get().and_then(Option::as_ref) else {
         return;
     };
-    // A drive that hangs must not keep the guardian: the alarm ends it anywhere. SIGALRM is blocked here,
-    // like other signals that it reads.
+    // A drive that hangs must not keep the guardian. SIGALRM is blocked here, like other signals that it reads.
     let alarm: SigSet = [Signal::SIGALRM].into_iter().collect();
     let _ = alarm.thread_unblock();
     nix::unistd::alarm::set(LIMIT);
@@ -82,7 +78,7 @@ pub(crate) fn execute() {
     nix::unistd::alarm::cancel();
 }
 
-/// Does what the guardian does with a note, if it has [`LIMIT`] seconds for it.
+/// Does what the guardian does with a note.
 pub fn release_orphaned_by(memory: &dyn SharedMemory) {
     let note = memory.take();
     if let Some((path, t0, last)) = note.as_deref().and_then(read) {
@@ -107,7 +103,7 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
         }
         return;
     }
-    // The supervisor may have died before it knew whether this version has a predecessor.
+    // It may have died before it knew whether this version has a predecessor.
     loop {
         match share.is_there(last.version.saturating_sub(1)) {
             Ok(true) => break,
@@ -118,14 +114,13 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
     let mut observed = Observed::new(last.nonce, last.lease);
     observed.made(last.version, t0);
     let mut steps = 0;
-    // Several, if the supervisor died between making a version and noting it: that one's record is never
-    // written, and others would wait for it for 60 s.
+    // Several, if it died between making a version and noting it: no other instance writes that record.
     while steps < STEPS {
         let Some(version) = observed.own().and_then(|own| own.checked_add(1)) else {
             return;
         };
         match share.make(version) {
-            // As for a holder: a version without a predecessor would end the lock for all.
+            // A version without a predecessor would end the lock for all.
             Ok(Made::Made) if matches!(share.is_there(version - 1), Ok(false)) => {
                 let _ = share.remove(version);
                 return;
@@ -154,9 +149,8 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
     }
 }
 
-/// Records that this version is free.
 fn tell(share: &Share, record: &VersionRecord, give_up_at: Instant) {
-    // One of the two is enough. A record that was begun is not begun again: then the hint has to say it.
+    // One of the two is enough. A record that was begun is not begun again: then the hint must be written.
     while share.write_record(record).is_err()
         && share.write_hint(record).is_err()
         && waits(give_up_at)
@@ -164,7 +158,7 @@ fn tell(share: &Share, record: &VersionRecord, give_up_at: Instant) {
     let _ = share.write_hint(record);
 }
 
-/// Waits before another attempt; `false`: no time is left for one.
+/// Waits before another attempt; `false`: no time is left.
 fn waits(give_up_at: Instant) -> bool {
     let soon = Instant::now() + RETRY < give_up_at;
     if soon {

@@ -1,7 +1,6 @@
 //! [`SharedFile`]: a lock that is a chain of versions, as a [`LeaseStore`].
 //!
-//! Each call runs a step of `chain` in a thread of its own, with a time limit. It must never wait for the
-//! drive where something else could be late.
+//! It must never wait for the drive where something else could be late.
 
 use std::io;
 use std::ops::RangeInclusive;
@@ -30,12 +29,12 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use trafficcop_core::{Failure, Grant};
 
-// Time that a release waits for a step that hangs, twice. A drive that answers at all does so by then.
+// Time that a release waits for a step that hangs, twice: a drive that answers at all does so by then.
 const STEP_TIMEOUT: Duration = Duration::from_secs(1);
-// Time for leaving a stamp; without it the next instances wait a lease longer.
+// Time for leaving a stamp. Without it the next instances wait a lease longer.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Lock on a shared drive for which one instance competes.
+/// Store of a lock on a shared drive, for one instance.
 pub struct SharedFile {
     name: String,
     jobs: BlockingJobs,
@@ -71,10 +70,10 @@ impl NamedLock for SharedFileLock {
 }
 
 impl SharedFile {
-    /// Opens the lock; does no I/O, because the drive may hang and no thread exists yet.
+    /// Opens the lock; does no I/O: the drive may hang, and no thread exists yet.
     ///
     /// # Errors
-    /// A relative path, and no working directory.
+    /// If there is no working directory for a relative path.
     pub fn open(path: &Path, competitor: &Competitor) -> io::Result<SharedFile> {
         SharedFile::with_memory(
             path,
@@ -83,7 +82,7 @@ impl SharedFile {
         )
     }
 
-    /// Like [`SharedFile::open`], with the memory that the guardian reads when this process is dead.
+    /// Like [`SharedFile::open`], with the memory that the guardian reads.
     ///
     /// # Errors
     /// Those of [`SharedFile::open`].
@@ -101,7 +100,6 @@ impl SharedFile {
         })
     }
 
-    /// Runs a step in a thread. An abandoned step continues, and the next one knows what it obtained.
     async fn blocking<T: Send + 'static>(
         &self,
         what: &str,
@@ -129,7 +127,7 @@ impl LeaseStore for SharedFile {
         let won = self
             .blocking("looking at it", give_up_at, |chain| chain.compete())
             .await?;
-        // Only now that a caller takes it: what an abandoned attempt obtained, the next release gives back.
+        // Only now: what an abandoned attempt obtained, the next release gives back.
         let token = won.tenure.record.token;
         self.chain.state().tenure = Some(won.tenure);
         self.overdue.store(false, Ordering::Release);
@@ -158,12 +156,11 @@ impl LeaseStore for SharedFile {
         if self.jobs.is_idle() && self.chain.has_nothing() {
             return Ok(());
         }
-        // Nothing is done in time behind a step that hangs, and a lease runs out by itself.
+        // Nothing is done in time behind a step that hangs, and a lease runs out.
         let limit = give_up_at.min(Instant::now() + STEP_TIMEOUT);
         if !self.jobs.is_idle_by(limit).await {
             let why = "the drive does not answer";
-            // A slow drive answers the second time. After that the lease runs out, and the next release
-            // begins anew.
+            // A slow drive answers the second time; after that the lease runs out.
             return Err(match self.overdue.fetch_xor(true, Ordering::AcqRel) {
                 true => self.chain.fatal(why),
                 false => transient(format!("{}: {why}", self.name)),
@@ -174,7 +171,7 @@ impl LeaseStore for SharedFile {
             chain.release(give_up_at)
         });
         match released.await {
-            // The caller would only wait for what hangs now.
+            // The caller would only wait for what hangs.
             Err(Failure::Transient { why, .. }) if !self.jobs.is_idle() => Err(fatal(why)),
             answered => answered,
         }
@@ -187,7 +184,7 @@ impl LeaseStore for SharedFile {
     ) -> Result<(), Failure> {
         let what = update.doing();
         let update = match update {
-            // The next renewal reports it: a version of its own would delay that on a drive that hangs.
+            // The next renewal reports it: a version of its own would delay that.
             RecordUpdate::Health(health) => return self.chain.tell(false, health),
             // Every later version records it, whatever becomes of this one.
             RecordUpdate::Draining { health } => {
@@ -204,7 +201,7 @@ impl LeaseStore for SharedFile {
     }
 
     async fn leave(&self, _give_up_at: Instant) {
-        // Not in a tenure: a holder does not watch its own versions as a candidate.
+        // A holder does not watch its own versions as a candidate.
         let seen = {
             let mut state = self.chain.state();
             let stamped = state.stamped.take().filter(|_| state.tenure.is_none());
@@ -219,8 +216,7 @@ impl LeaseStore for SharedFile {
     }
 
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
-        // The memory always has what to release. No descriptor: one on a server that is gone keeps its
-        // process from ending.
+        // No descriptor: one on a server that is gone keeps its process from ending.
         let release_info = self.chain.memory.as_ref();
         Ok(OrphanRelease {
             descriptor: None,
