@@ -1,8 +1,8 @@
 //! Writes records and hints behind the making of versions, and removes old versions.
 //!
 //! Control does not depend on it: a server that has just restarted makes versions at once, and opens no file
-//! for a minute. So it has threads of its own, which end when there is nothing to write; a newer record
-//! replaces one that still waits. It must never write a record for another's version.
+//! for a minute. So it has threads of its own; a newer record replaces one that still waits. It must never
+//! write a record for another's version.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -14,16 +14,14 @@ use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
 use trafficcop_core::util::lock;
 
-/// Limits of what is kept and removed.
 struct Keeping {
     // Age at which a version may be removed, by the server's clock: longer than any client's cache keeps a
     // view.
     kept_for: Duration,
-    // Last versions that stay, however old: after a night without a holder the last one must be found, with
-    // the results that it carries.
+    // Last versions that stay, however old: after a night without a holder, the last one's results must be
+    // found.
     kept: usize,
-    // Versions removed at once: more than come in a round, so that a backlog shrinks, but few, so that
-    // records need not wait for long.
+    // Versions removed at once: more than come in a round, but few, so that records need not wait for long.
     removed: usize,
     // Versions between two removals: a list at each renewal would cost too much.
     pace: u64,
@@ -36,7 +34,7 @@ const KEEPING: Keeping = Keeping {
     pace: 32,
 };
 
-/// Limits of a simulation, whose minutes stand for days: low enough for older views to come up.
+/// Limits of a simulation: low enough for older views to come up.
 const SIMULATED: Keeping = Keeping {
     kept_for: Duration::from_secs(60),
     kept: 6,
@@ -51,16 +49,13 @@ fn keeping() -> &'static Keeping {
     }
 }
 
-/// Outcome of writing a record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Written {
     /// Whether the record, or a later version's, is on the server's disk.
     pub(super) record: bool,
-    /// Whether the hint is, too.
     pub(super) hint: bool,
 }
 
-/// Outcome that a caller waits for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Wanted {
     Record,
@@ -85,37 +80,33 @@ enum Target {
     Hint,
 }
 
-/// Records and hints to write, with a thread each: a hint may wait until every client that read it has
-/// answered the server, and one of them may be gone.
+/// Records and hints, with a thread each: a hint may wait until every client that read it has answered the
+/// server, and one may be gone.
 #[derive(Default)]
 struct Queue {
     record: Pending,
     hint: Pending,
-    // Greater version than any own, found in the directory: for the next renewal.
+    // Version greater than any own, found in the directory: for the next renewal.
     surpassed: Option<Version>,
-    /// Version from which on old ones are looked for again.
     removal: Version,
 }
 
 #[derive(Default)]
 struct Pending {
-    // Record to write next. One place and no list: of two, only the newer is worth writing.
+    // Record to write next: of two, only the newer is worth writing.
     next: Option<VersionRecord>,
     running: bool,
-    /// Last version dealt with, and whether it was written.
     done: Option<(Version, bool)>,
-    /// Whether trouble was reported and goes on.
     told: bool,
 }
 
 impl Pending {
-    /// Whether the record of this version, or of a later one, was written; `None`: not known yet.
+    /// Whether the record of this version, or a later one, was written; `None`: not known yet.
     fn outcome(&self, version: Version) -> Option<bool> {
         let (_, written) = self.done.filter(|(done, _)| *done >= version)?;
         Some(written)
     }
 
-    /// Whether the outcome of this version is still to come.
     fn is_open(&self, version: Version) -> bool {
         self.running && self.outcome(version).is_none()
     }
@@ -139,7 +130,7 @@ impl Writer {
         }))
     }
 
-    /// Has this written once more, unless a thread is at it or others can read one of the two.
+    /// Writes this once more, unless a thread is at it or others can read one of the two.
     pub(super) fn again(&self, record: &VersionRecord) {
         let seen = self.outcome(record.version, Instant::ZERO, Wanted::Either);
         if seen.record || seen.hint {
@@ -152,7 +143,7 @@ impl Writer {
         }
     }
 
-    /// Has this written as soon as the current write is done.
+    /// Writes this as soon as the current write is done.
     pub(super) fn put(&self, record: &VersionRecord) {
         for (target, name) in TARGETS {
             self.put_by(target, name, record);
@@ -171,12 +162,12 @@ impl Writer {
         let shared = Arc::clone(&self.0);
         match clock::start_thread(name, move || shared.work(target)) {
             Ok(()) => pending.running = true,
-            // The version is made, and the next one brings its record again.
+            // The next version brings its record again.
             Err(error) => tracing::debug!(%error, "no thread to write the lock's record"),
         }
     }
 
-    /// Returns the outcome for this version, once what is wanted is there or will not be, or the time is up.
+    /// Returns the outcome for this version, once it is decided or the time is up.
     pub(super) fn outcome(&self, version: Version, give_up_at: Instant, wanted: Wanted) -> Written {
         let mut queue = self.0.queue();
         loop {
@@ -208,7 +199,6 @@ impl Writer {
         }
     }
 
-    /// Takes a greater version that was found although the own should be the greatest.
     pub(super) fn surpassed(&self) -> Option<Version> {
         self.0.queue().surpassed.take()
     }
@@ -269,9 +259,8 @@ impl Shared {
         }
     }
 
-    /// Removes versions that are older than an hour, oldest first. An instance with a view as old finds that
-    /// the version before its own is missing, and withdraws. Stops at the first that was not certainly
-    /// removed: none may be missing while one before it exists.
+    /// Removes versions that are older than an hour. An instance with a view as old finds its version's
+    /// predecessor missing, and withdraws. Stops at the first version that was not certainly removed.
     fn remove_old(&self, ours: Version) {
         let Ok(versions) = self.share.list() else {
             return;
@@ -340,14 +329,13 @@ mod tests {
         writer.put(&record(1));
         assert!(writer.outcome(1, soon(), Wanted::Record).record);
         assert_eq!(share.record(1), Some(record(1)));
-        // The record of another's version is not overwritten.
         let other = VersionRecord {
             nonce: 2,
             ..record(1)
         };
         assert!(share.write_record(&other).is_err());
         assert_eq!(share.record(1), Some(record(1)));
-        // A hint that cannot be written keeps no record from being written.
+        // A hint that cannot be written keeps no record back.
         std::fs::remove_file(share.path()).unwrap();
         share.make(2).unwrap();
         writer.put(&record(2));
@@ -373,7 +361,7 @@ mod tests {
         writer.0.remove_old(100);
         let left = share.list().unwrap();
         assert_eq!((left[0], left.len()), (37, 64));
-        // A version that is not an hour old stays, and so do all younger ones.
+        // Versions that are not an hour old stay.
         for version in 101..=180 {
             share.make(version).unwrap();
         }
