@@ -14,16 +14,16 @@ use super::file::OpenError;
 use trafficcop_core::machine::procfs;
 
 const UNKNOWN: &str = "unknown";
-// Symbolic links to follow before a path is taken literally (the kernel's limit is 40).
+// Symbolic links to follow (the kernel's limit is 40).
 const LINKS: usize = 40;
 
-// File systems whose files no other machine can have, and whose locks the kernel keeps. A list of the trusted:
-// an unknown one taken for shared costs a lease's length; taken for local, two machines would run at once.
+// File systems that no other machine can have, with locks of the kernel's. A list of the trusted: an unknown
+// one taken for shared costs a lease's length; taken for local, two machines would run at once.
 const LOCAL: &str = "ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs nilfs2 tmpfs ramfs \
     rootfs devtmpfs overlay fuseblk ntfs3 vfat exfat hfsplus ufs udf iso9660 squashfs erofs hugetlbfs";
 
 // Shared file systems on which exactly one of two machines makes a directory, and how that is known. If both
-// were told that they made it, both would run.
+// succeeded, both would run.
 const EXCLUSIVE: &[(&str, &str)] = &[
     ("nfs nfs4 cifs smb3", "tried between machines (tests/vm)"),
     (
@@ -51,12 +51,12 @@ pub struct Mount {
     pub kind: String,
     /// Whether other machines may have the same files.
     pub shared: bool,
-    /// Mount options, those of the server's side included.
+    /// Mount options, also the server's side's.
     pub options: String,
     /// Mount point.
     pub at: PathBuf,
     device: String,
-    /// Directory of the file system that is mounted here.
+    /// Directory of the file system that is mounted.
     root: PathBuf,
 }
 
@@ -75,8 +75,8 @@ impl Mount {
         known.map(|(_, how)| *how).or_else(local)
     }
 
-    /// Refuses a lock at `path` without a known [proof](Mount::proof). Look at `path` before: that mounts a
-    /// drive that is mounted on demand.
+    /// Refuses a lock at `path` without a known [proof](Mount::proof). A look at `path` before mounts a drive
+    /// that is mounted on demand.
     pub fn refuse_unproven(&self, path: &Path) -> Result<(), String> {
         if self.proof().is_some() {
             return Ok(());
@@ -88,13 +88,13 @@ impl Mount {
         ))
     }
 
-    /// Whether changes of other machines show late here: this NFS mount asks no server when a file is opened.
+    /// Whether changes of other machines show late here.
     #[must_use]
     pub fn is_slow_to_tell(&self) -> bool {
         self.kind.starts_with("nfs") && self.options.split(',').any(|option| option == "nocto")
     }
 
-    /// Logs a warning about a lock at `path` on this mount, if there is a reason.
+    /// Logs a warning about a lock at `path`, if there is a reason.
     pub fn warn_about(&self, path: &Path) {
         if self.is_slow_to_tell() {
             tracing::warn!(
@@ -106,8 +106,7 @@ impl Mount {
     }
 }
 
-/// Returns the mount that `path` lies on, or would lie on. Follows symbolic links as far as that needs no
-/// shared drive; a link on one is taken to stay there.
+/// Returns the mount that `path` lies on, or would lie on. Follows no link on a shared drive.
 #[must_use]
 pub fn of(path: &Path) -> Mount {
     under(&table(), path)
@@ -131,7 +130,7 @@ fn text_for(path: &Path) -> Result<Vec<u8>, OpenError> {
     })
 }
 
-/// Whether cleaners of temporary files remove an old-looking file at this path of a local disk.
+/// Whether cleaners of temporary files remove an old-looking file at this path.
 #[must_use]
 pub fn is_cleaned(path: &Path) -> bool {
     let typed = std::path::absolute(path).unwrap_or_else(|_| path.to_owned());
@@ -142,7 +141,7 @@ pub fn is_cleaned(path: &Path) -> bool {
         .any(|place| typed.starts_with(place) || found.starts_with(place))
 }
 
-/// Returns the mount points of the shared drives that these paths lie on, each once.
+/// Returns the mount points of these paths' shared drives.
 #[must_use]
 pub fn shared_among<'a>(paths: impl IntoIterator<Item = &'a Path>) -> Vec<PathBuf> {
     let mounts = table();
@@ -176,11 +175,10 @@ fn under(mounts: &[Mount], path: &Path) -> Mount {
     })
 }
 
-/// Refuses a path at which a lock excludes no process. In the upper directory of a mounted overlay, the file
-/// has another inode through the overlay. At the mount point of an unmounted network drive, the lock would be
-/// local.
+/// Refuses a path at which a lock excludes no process. In an overlay's upper directory, the file has another
+/// inode through the overlay. Below an unmounted drive's mount point, the lock would be local.
 pub fn refuse_wrong_place(path: &Path) -> Result<(), OpenError> {
-    // Most machines have neither, and every start comes through here: the whole table takes longer.
+    // Most machines have neither, and every start comes here.
     const OVERLAY: &[u8] = b" - overlay ";
     let text = text_for(path)?;
     let has_overlay = text.windows(OVERLAY.len()).any(|words| words == OVERLAY);
@@ -212,7 +210,6 @@ pub fn refuse_wrong_place(path: &Path) -> Result<(), OpenError> {
     }
 }
 
-/// Returns the network drive that belongs here and is not mounted.
 fn unmounted_above<'a>(
     mounts: &[Mount],
     planned: &'a [Planned],
@@ -220,8 +217,7 @@ fn unmounted_above<'a>(
     read_link: &dyn Fn(&Path) -> Option<PathBuf>,
 ) -> Option<&'a Planned> {
     let (mount, here) = walk(mounts, path, read_link)?;
-    // The first look mounts a drive that is mounted on demand (autofs). If it stays unmounted, its kind has no
-    // proof, and is refused.
+    // The first look mounts a drive on demand (autofs). If it stays unmounted, it has no proof, and is refused.
     let is_missing = |drive: &&Planned| {
         here.starts_with(&drive.at)
             && !mount.at.starts_with(&drive.at)
@@ -265,8 +261,7 @@ fn find(
     walk(mounts, path, read_link).map(|(mount, _)| mount)
 }
 
-/// Walks down `path` from the root, up to the first shared mount. Returns the mount, and where the links of the
-/// path lead.
+/// Walks down `path`, up to the first shared mount. Returns the mount, and where the links lead.
 fn walk(
     mounts: &[Mount],
     path: &Path,
@@ -287,8 +282,7 @@ fn walk(
         // The last of several mounts at one place hides the others.
         let mount = mounts.iter().rfind(|mount| mount.at == here);
         if let Some(mount) = mount.filter(|mount| mount.shared) {
-            // A mount point is no link, so one further down is reached without a request: for example a tmpfs
-            // of a machine whose root is on a server.
+            // A mount point is no link, so one further down is reached without a request.
             let Some(inner) = below(mounts, &here, &ahead) else {
                 return Some((mount.clone(), here));
             };
@@ -325,10 +319,10 @@ fn walk(
     mount.map(|mount| (mount, here))
 }
 
-/// Returns the deepest mount point on the way from `here` through `ahead` (the last part first).
+/// Returns the deepest mount point on the way from `here` through `ahead`, reversed.
 fn below(mounts: &[Mount], here: &Path, ahead: &[OsString]) -> Option<PathBuf> {
     let mut whole = here.to_owned();
-    // Up to the first "..": behind it the path leaves the place that would need a request.
+    // Behind "..", the path leaves the place that would need a request.
     whole.extend(ahead.iter().rev().take_while(|part| *part != ".."));
     let points = mounts.iter().map(|mount| &mount.at);
     let inner = points.filter(|at| whole.starts_with(at) && at.starts_with(here) && *at != here);

@@ -1,9 +1,7 @@
-//! Looks at a file's lock without competing for it, lists the locks of a directory, and forgets results of
-//! one-time tasks.
+//! Looks at a file's lock without competing for it, lists locks, and forgets results of one-time tasks.
 //!
 //! A look opens for reading only, creates and locks nothing: it needs no permission to write, and no instance
-//! finds the lock taken by it. The kernel tells whether the lock is held; the record only tells who wrote it
-//! last.
+//! finds the lock taken by it. The kernel tells whether the lock is held; the record tells who wrote it last.
 
 use std::ffi::OsStr;
 use std::fs;
@@ -34,7 +32,7 @@ use trafficcop_core::util::absolute;
 
 /// Problem of a kernel's lock on a drive that machines share.
 pub const KERNEL_ON_SHARED: &str = "a lock of the kernel's on a shared drive, where it excludes no other machine: 'run' refuses it";
-// Reads of a file that changes hands meanwhile. After more changes the last record that was read is shown.
+// Reads of a file that changes hands meanwhile; then the last record counts.
 const READS: usize = 4;
 const FLOCKED: &str = "another program has locked it with flock(2)";
 
@@ -81,8 +79,8 @@ impl Inspector for FileInspector {
     }
 
     fn capabilities(&self) -> Capabilities {
-        // A kernel's lock cannot be taken from its process. A chain of versions can be continued, but no
-        // instance accepts a lease below the shortest.
+        // A kernel's lock cannot be taken from its process. A chain can be continued, but no instance accepts a
+        // lease below the shortest.
         let shortest = u8::try_from(SHORTEST_LEASE.as_secs()).ok();
         Capabilities {
             shortest_break: shortest.filter(|_| open::is_shared(&self.path).unwrap_or(true)),
@@ -115,7 +113,7 @@ impl Inspector for FileInspector {
     ) -> Result<Broken, Failure> {
         let seen = seen.record.unwrap_or_default();
         let period = period.map(|seconds| Duration::from_secs(seconds.into()));
-        // The holder writes every few seconds, and a write here takes as long as the drive needs.
+        // The holder writes every few seconds, and a drive may be as slow.
         let end = Instant::now() + REQUEST * 3;
         let mut broken = Broken::Overtaken;
         while broken == Broken::Overtaken && Instant::now() < end {
@@ -142,7 +140,7 @@ impl Inspector for FileInspector {
     }
 }
 
-/// Refuses a missing directory (a path that ends with a slash), which would look like a missing file.
+/// Refuses a missing directory, which would look like a missing file.
 fn refuse_a_missing_directory(path: &Path) -> Result<(), Failure> {
     if !path.as_os_str().as_encoded_bytes().ends_with(b"/") || path.is_dir() {
         return Ok(());
@@ -156,7 +154,6 @@ fn refuse_a_missing_directory(path: &Path) -> Result<(), Failure> {
 fn look(path: &Path) -> Result<LockStatus, Failure> {
     refuse_a_missing_directory(path)?;
     let Some(file) = open::open_to_look(path)? else {
-        // The file is only a hint; a shared drive's versions decide.
         return match open::has_versions(path) {
             true => shared_file::look(path),
             false => Ok(status(path, LockState::Missing, None, None)),
@@ -168,7 +165,7 @@ fn look(path: &Path) -> Result<LockStatus, Failure> {
     }
 }
 
-/// Reads an open file; `None` if its content is another program's.
+/// Reads a file; `None` if its content is another program's.
 fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
     let failed = |what: &str, errno: Errno| fatal_at(path, what, errno);
     let locked = || lock::locked_by_another(file).map_err(|errno| failed("its lock", errno));
@@ -183,7 +180,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
         if content == Content::Shared || open::has_versions(path) {
             return shared_file::look(path).map(Some);
         }
-        // The record belongs to the lock only if the lock was the same before and after reading.
+        // The record belongs to the lock only if that was the same before and after.
         let now = locked()?;
         if now == held {
             break;
@@ -248,7 +245,7 @@ fn status(
     }
 }
 
-/// Returns the lock whose versions are in this directory, unless the file at its own path shows them.
+/// Returns the lock of these versions, unless the file at its path shows them.
 fn without_its_hint(versions: &Path) -> Option<PathBuf> {
     let lock = versions.as_os_str().as_bytes();
     let lock = lock.strip_suffix(shared_file::VERSIONS.as_bytes())?;
@@ -278,7 +275,7 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
     let mut found = Vec::new();
     let mut unread = 0_u32;
     let mut named = 0_u32;
-    // Unreadable files must not hide the others: a directory often has other owners.
+    // Unreadable files must not hide the others.
     for entry in entries.filter_map(Result::ok) {
         if !entry.file_name().as_encoded_bytes().starts_with(prefix) {
             continue;
@@ -293,7 +290,7 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
             }
             continue;
         }
-        // The size first: most files are no locks, and are not even opened.
+        // Most files are no locks, and are not even opened.
         let Ok(known) = fs::metadata(&path) else {
             continue;
         };
@@ -324,15 +321,14 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
     Ok(found)
 }
 
-/// Forgets results under the file's lock, so that no instance can have begun, or be about to; without it only
-/// by force.
+/// Forgets results under the file's lock, so that no instance begins meanwhile; without it only by force.
 fn forget(
     path: &Path,
     tasks: &Tasks,
     shown: &TaskLog,
     force: bool,
 ) -> Result<ResetResult, Failure> {
-    // Also if the path itself was removed: that takes nothing from a lock on a shared drive.
+    // Also without its path: that takes nothing from a shared drive's lock.
     if open::bears_versions(path) {
         return shared_file::forget(path, tasks, shown, force);
     }
@@ -352,13 +348,13 @@ fn forget_alone(
 ) -> Result<ResetResult, Failure> {
     match lock::try_exclusive(file) {
         Ok(true) => {}
-        // The holder writes its results when its command has ended, and merges them with those in the file.
+        // The holder merges its results with those in the file.
         Ok(false) if force => {}
         Ok(false) => return Ok(ResetResult::Held),
         Err(errno) => return Err(failure_at(path, "locking it", errno)),
     }
     let done = forget_in(file, path, tasks, shown);
-    // Not left to close(2): a process that is just being started may have a copy.
+    // Not left to close(2): a process that is being started may have a copy.
     let _ = lock::unlock(file);
     done
 }
@@ -369,7 +365,7 @@ fn forget_in(
     tasks: &Tasks,
     shown: &TaskLog,
 ) -> Result<ResetResult, Failure> {
-    // The lock of a file that is no longer at the path protects nothing.
+    // The lock of a file that left the path protects nothing.
     if open::is_replaced(path, file) {
         return Ok(ResetResult::Changed);
     }
@@ -381,7 +377,7 @@ fn forget_in(
     let (found, unread) = match once_log::read(file).map_err(failed("reading it"))? {
         Lookup::Nothing => return Ok(ResetResult::Nothing),
         Lookup::Results { task_log, .. } => (task_log, false),
-        // Counts as unchanged, as the earlier text cannot be known; only --all gets further.
+        // Unchanged, as the earlier text cannot be known; only --all gets further.
         Lookup::Damaged => (shown.clone(), true),
     };
     Ok(match tasks.left_out_of(&found, unread, shown) {
@@ -393,7 +389,7 @@ fn forget_in(
     })
 }
 
-/// Writes both lines: forgotten results must not come back when one line is torn later.
+/// Writes both lines: a torn one must not bring forgotten results back.
 fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
     once_log::write(file, task_log)?;
     once_log::write(file, task_log)
@@ -435,7 +431,7 @@ mod tests {
                 Some(path.clone())
             );
         }
-        // A hint that is longer than a record because of its results, and one that a crash of the server tore.
+        // A hint longer than a record, and one that a crash of the server tore.
         let long = [crate::version_record::FIRST_LINE, &[b'x'; 3000][..]].concat();
         for hint in [long, vec![0; 8192]] {
             fs::write(&path, &hint).unwrap();
@@ -523,7 +519,6 @@ mod tests {
         assert_eq!(fs::read(&path).unwrap()[..record::WIDTH], record);
         let rest = there(&path);
         assert_eq!(rest.entries().len(), 1);
-        // Whichever of the two lines is torn.
         for place in [4096, 8192] {
             let bytes = fs::read(&path).unwrap();
             let file = open::open_existing(&path).unwrap();

@@ -1,5 +1,4 @@
-//! System calls that lock a file, and [`Probe`], which tries whether they exclude other processes on this
-//! mount.
+//! System calls that lock a file, and [`Probe`], which tries them on this mount.
 //!
 //! A locked file has two locks on one description: an open-file-description lock, which excludes other
 //! instances and lockf(3), and flock(2)'s lock, which excludes flock(1). Linux keeps the two apart. Only EAGAIN
@@ -23,11 +22,11 @@ use crate::mount::beside;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::{flock, is_locked_by_another, whole_file};
 
-// Retries of flock(2) while another process has it, and the first pause, doubled each time: 102 ms in all.
+// Retries of flock(2), and the first pause, doubled each time: 102 ms in all.
 const FLOCK_RETRIES: u32 = 10;
 const FIRST_NAP: Duration = Duration::from_micros(100);
 
-/// Takes both locks if no other description has either; `false` means "held by another".
+/// Takes both locks; `false` means "held by another".
 pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
     // Every instance uses this order: with the first lock it gets the second, or another program has that.
     if !set_ofd(file, Wait::Never, libc::F_WRLCK)? {
@@ -40,40 +39,40 @@ pub(super) fn try_exclusive(file: &fs::File) -> Result<bool, Errno> {
     locked
 }
 
-/// Unlocks the file for every process that shares the description.
+/// Unlocks for every process that shares the description.
 pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
-    // Not left to close(2): the description lives on in guardian and command. A waiter, which the second unlock
-    // wakes, finds the first lock free.
+    // Not left to close(2): the description lives on in guardian and command. The second unlock wakes a waiter,
+    // which finds the first lock free.
     let done = flock(file, FlockArg::Unlock);
     set_ofd(file, Wait::Never, libc::F_UNLCK)?;
     done
 }
 
-/// Lock of another description that keeps this one from locking the file.
+/// Lock that keeps another description from locking the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
-    /// Open-file-description lock of an instance, or of a program that uses lockf(3).
+    /// Instance's lock, or that of a program that uses lockf(3).
     Ofd,
-    /// The lock of flock(2) alone: another program's, no instance's.
+    /// Another program's flock(2) alone.
     Flock,
 }
 
-/// Returns the lock of another description that keeps `file`, which has none itself, from being locked.
+/// Returns which lock of another description keeps `file` from being locked; `file` has none itself.
 pub(super) fn locked_by_another(file: &fs::File) -> Result<Option<Kind>, Errno> {
-    // First the question that disturbs no other program.
+    // This question disturbs no other program.
     if is_locked_by_another(file)? {
         return Ok(Some(Kind::Ofd));
     }
     Ok(is_flocked_by_another(file)?.then_some(Kind::Flock))
 }
 
-/// Whether other descriptions have both locks of `file`, which has none itself.
+/// Whether other descriptions have both locks of `file`, which has none.
 pub(super) fn is_excluded(file: &fs::File) -> Result<bool, Errno> {
     Ok(is_locked_by_another(file)? && is_flocked_by_another(file)?)
 }
 
 fn is_flocked_by_another(file: &fs::File) -> Result<bool, Errno> {
-    // flock(2) can only be tried. An attempt that meets this shared lock tries again.
+    // It can only be tried. An attempt that meets this shared lock tries again.
     let free = flock_at_once(file, FlockArg::LockSharedNonblock)?;
     if free {
         flock(file, FlockArg::Unlock)?;
@@ -87,7 +86,7 @@ enum Wait {
     UntilFree,
 }
 
-/// Sets or removes the open-file-description lock; `false` means "held by another".
+/// Sets or removes the first lock; `false` means "held by another".
 fn set_ofd(file: &fs::File, wait: Wait, kind: libc::c_int) -> Result<bool, Errno> {
     let request = whole_file(kind);
     loop {
@@ -97,8 +96,8 @@ fn set_ofd(file: &fs::File, wait: Wait, kind: libc::c_int) -> Result<bool, Errno
         };
         match fcntl(file, request) {
             Ok(_) => return Ok(true),
-            // POSIX lets the kernel answer either. Nothing else means "held": with ENOLCK, a standby would wait
-            // for a holder that does not exist.
+            // POSIX allows either. Nothing else means "held": with ENOLCK, a standby would wait for a holder
+            // that does not exist.
             Err(Errno::EAGAIN | Errno::EACCES) => return Ok(false),
             Err(Errno::EINTR) => {}
             Err(errno) => return Err(errno),
@@ -114,10 +113,9 @@ fn flock_at_once(file: &fs::File, how: FlockArg) -> Result<bool, Errno> {
     }
 }
 
-/// Takes flock(2)'s lock on a description that has the other one.
 fn try_flock(file: &fs::File) -> Result<bool, Errno> {
-    // A look, a cleaner of temporary files, or another waiter has it only for a moment: without retries an
-    // instance with -n would take them for a holder.
+    // A look or a waiter has it only for a moment: without retries an instance with -n would take it for a
+    // holder.
     for nap in 0..FLOCK_RETRIES {
         if flock_at_once(file, FlockArg::LockExclusiveNonblock)? {
             return Ok(true);
@@ -127,24 +125,23 @@ fn try_flock(file: &fs::File) -> Result<bool, Errno> {
     flock_at_once(file, FlockArg::LockExclusiveNonblock)
 }
 
-/// File that a description of this process has locked; dropping it unlocks.
+/// Locked file; dropping it unlocks.
 pub(super) struct LockedFile {
     file: Arc<fs::File>,
     kept: bool,
 }
 
 impl LockedFile {
-    /// Locks the file if no other description has it; `None` means "held by another".
+    /// Locks the file; `None` means "held by another".
     pub(super) fn of(file: &Arc<fs::File>) -> Result<Option<LockedFile>, Errno> {
         Ok(try_exclusive(file)?.then(|| LockedFile::new(Arc::clone(file))))
     }
 
-    /// Locks the file, however long that takes.
     pub(super) fn wait(file: fs::File) -> Result<LockedFile, Errno> {
         // Any failure below drops it, which unlocks.
         let locked = LockedFile::new(Arc::new(file));
         let file = locked.file();
-        // Wait for one lock only without the other: another program may wait for them in the other order.
+        // Wait for either without the other: another program may wait in the other order.
         loop {
             set_ofd(file, Wait::UntilFree, libc::F_WRLCK)?;
             if try_flock(file)? {
@@ -168,7 +165,7 @@ impl LockedFile {
         &self.file
     }
 
-    /// Keeps the file locked until it is unlocked, or the last copy of its descriptor is closed.
+    /// Keeps the file locked until an unlock, or until the last copy of its descriptor is closed.
     pub(super) fn keep(mut self) -> Arc<fs::File> {
         self.kept = true;
         Arc::clone(&self.file)
@@ -177,7 +174,6 @@ impl LockedFile {
 
 impl Drop for LockedFile {
     fn drop(&mut self) {
-        // Fails only if there is nothing left to unlock.
         if !self.kept
             && let Err(errno) = unlock(&self.file)
         {
@@ -186,8 +182,7 @@ impl Drop for LockedFile {
     }
 }
 
-/// Opens the lock's file as an instance would, and describes its record, or the problem with it; `None` if
-/// there is no file.
+/// Opens the lock's file as an instance would, and describes its record or the problem with it.
 ///
 /// # Errors
 /// The line that `run` would report.
@@ -221,8 +216,7 @@ impl Probe {
     /// # Errors
     /// Those of the system calls.
     pub fn beside(path: &Path, suffix: &str) -> io::Result<Probe> {
-        // Beside the lock, for the same mount; new, so that no other file is written to; private, so that no
-        // other process locks it.
+        // New, so that no other file is written to; private, so that no other process locks it.
         let path = beside(path, suffix);
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create_new(true).mode(0o600);
@@ -236,7 +230,7 @@ impl Probe {
         &self.path
     }
 
-    /// Locks it, and returns whether a second descriptor of this process finds it locked.
+    /// Locks it, and returns whether a second descriptor finds it locked.
     ///
     /// # Errors
     /// Those of the system calls.
@@ -252,7 +246,7 @@ impl Probe {
     /// # Errors
     /// Those of the system calls.
     pub fn is_excluded(path: &Path) -> io::Result<bool> {
-        // Ask and try: where the two disagree, the mount excludes no process.
+        // Where the two disagree, the mount excludes no process.
         let other = open::open_existing(path)?;
         Ok(is_excluded(&other)? && !try_exclusive(&other)?)
     }
@@ -273,7 +267,7 @@ impl Probe {
         (0..times).map(once).collect()
     }
 
-    /// Writes, and returns the time of that by the file system's clock.
+    /// Writes, and returns the file system's time of that.
     ///
     /// # Errors
     /// Those of the system calls.
@@ -286,7 +280,6 @@ impl Probe {
 
 impl Drop for Probe {
     fn drop(&mut self) {
-        // A file that stays is small.
         let _ = fs::remove_file(&self.path);
     }
 }
@@ -317,7 +310,7 @@ mod tests {
         let [first, second] = [0; 2].map(|_| Arc::new(file.reopen().expect("a description")));
         let locked = LockedFile::of(&first).expect("asked").expect("free");
         assert!(LockedFile::of(&second).expect("asked").is_none());
-        // Unlocked, and not only closed: a process that is just being started has a copy.
+        // Not only closed: a process that is just being started has a copy.
         drop(locked);
         let locked = LockedFile::of(&second).expect("asked").expect("free again");
         let kept = locked.keep();
@@ -350,7 +343,7 @@ mod tests {
         flock(&stranger, FlockArg::LockExclusiveNonblock).expect("free again");
     }
 
-    /// Runs several rounds: on a busy machine the look may last longer than the attempt waits.
+    /// Several rounds: on a busy machine the look may outlast the attempt.
     #[test]
     fn an_attempt_outlasts_a_look_that_it_meets() {
         let file = tempfile::NamedTempFile::new().expect("a temporary file");

@@ -1,5 +1,4 @@
-//! Lock on a file of this machine's own disk, kept by the kernel. ([`shared_file`](super::shared_file) is for
-//! drives that machines share.)
+//! Lock on a file of this machine's own disk, kept by the kernel.
 //!
 //! The lock is an open-file-description lock (`F_OFD_SETLK`) on the whole file, with flock(2)'s lock beside it.
 //! Both belong to the open file description: supervisor, guardian and command share them, and the kernel frees

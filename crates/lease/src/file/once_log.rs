@@ -1,10 +1,10 @@
 //! Results of a one-time task on a file: two lines behind the record, with the file system's time.
 //!
-//! Each line is JSON in a page of its own, and they are written in turn. New results replace only the older
-//! line, and count if their check is right: a crash leaves one line whole.
+//! Each line is JSON in a page of its own. New results replace only the older line, and count if their check is
+//! right: a crash leaves one line whole.
 //!
 //! A result is confirmed when it was written, and the lock and the file at the path were still this instance's
-//! after that. The newer line must never be overwritten, nor a line accepted that is not whole.
+//! after that. The newer line must never be overwritten, nor a torn line accepted.
 
 use std::fs;
 use std::io;
@@ -22,8 +22,8 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::util::{self, read_up_to};
 use trafficcop_core::{Failure, HolderInfo, Outcome};
 
-// Offsets of the two lines, and the length of each with its newline. A disk writes pages: a torn one must
-// damage neither the older line nor the record.
+// Offsets of the two lines, and their length with the newline. A disk writes pages: a torn one must damage
+// neither the older line nor the record.
 const PLACES: [u64; 2] = [4096, 8192];
 const WIDTH: usize = 4096;
 /// Length of a file with results.
@@ -32,7 +32,7 @@ pub(super) const LENGTH: usize = 3 * 4096;
 #[derive(Serialize, Deserialize)]
 struct Row {
     once: TaskLog,
-    // Grows with every write: of two whole lines the greater is the newer.
+    // Grows with every write: the greater is the newer.
     edition: u64,
     /// Hash of the two fields above.
     check: String,
@@ -55,7 +55,6 @@ pub(super) enum Lookup {
         next: usize,
         edition: u64,
     },
-    /// Two lines, neither of them readable.
     Damaged,
 }
 
@@ -77,7 +76,7 @@ pub(super) fn read(file: &fs::File) -> io::Result<Lookup> {
         }
         (Position::Whole(edition, task_log), _) => results(task_log, 1, edition),
         (_, Position::Whole(edition, task_log)) => results(task_log, 0, edition),
-        // Room is made before there is any result: a crash in the middle of that loses nothing.
+        // Room is made before there is any result.
         (Position::Blank, _) | (_, Position::Blank) => Lookup::Nothing,
         (Position::Torn, Position::Torn) => Lookup::Damaged,
     })
@@ -98,18 +97,17 @@ pub(super) fn make_room(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
         *last = b'\n';
     }
     file.write_all_at(&gap, record::WIDTH as u64)?;
-    // Both with the present results: until the first new one is written, a crash leaves one line whole.
+    // Both: until the first new result is written, a crash leaves one line whole.
     for (place, edition) in PLACES.iter().zip(1..) {
         file.write_all_at(&encode(task_log, edition), *place)?;
     }
     file.sync_data()
 }
 
-/// Writes new results over the older line, and syncs them to the disk.
+/// Writes over the older line, and syncs it.
 pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
     match read(file)? {
-        // No edition follows the greatest: count anew, with the present results in both places until they are
-        // replaced.
+        // No edition follows the greatest: count anew, with the present results in both places meanwhile.
         Lookup::Results {
             task_log: there,
             next,
@@ -124,14 +122,14 @@ pub(super) fn write(file: &fs::File, task_log: &TaskLog) -> io::Result<()> {
             file.write_all_at(&encode(task_log, edition), PLACES[next])?;
             file.sync_data()
         }
-        // Another program emptied the file during the tenure.
+        // Another program emptied the file.
         Lookup::Nothing | Lookup::Damaged => make_room(file, task_log),
     }
 }
 
-/// Encodes results as a line of this edition; those that do not [fit](TaskLog::fits) are cut, and invalid.
+/// Encodes results as a line; those that do not [fit](TaskLog::fits) are cut, and invalid.
 pub fn encode(task_log: &TaskLog, edition: u64) -> Vec<u8> {
-    // Full width: nothing of a longer line before it is left.
+    // Nothing of a longer line before it is left.
     let line = Row {
         once: task_log.clone(),
         edition,
@@ -156,7 +154,7 @@ fn place(file: &fs::File, index: usize) -> io::Result<Position> {
     })
 }
 
-/// Decodes a line of [`encode`] to its edition and results; `None` if it is another text, or not whole.
+/// Decodes a line of [`encode`] to its edition and results; `None` if it is not whole.
 pub fn decode(bytes: &[u8]) -> Option<(u64, TaskLog)> {
     let line: Row = serde_json::from_slice(bytes).ok()?;
     (line.check == check(&line.once, line.edition)).then_some((line.edition, line.once))
@@ -166,13 +164,11 @@ fn check(task_log: &TaskLog, edition: u64) -> String {
     util::check(format!("{edition} {}", task_log.text()).as_bytes())
 }
 
-// A standby that looks before the holder's first record waits for it: it asks the time by the newline at its
-// end.
+// A standby that looks before the first record waits for it, to ask the time by its newline.
 const RECORD_RETRY: Duration = Duration::from_millis(20);
 const RECORD_RETRIES: usize = 10;
 
 impl LockFile {
-    /// Returns an attempt's failure while another has the lock.
     pub(super) fn held(&self, file: &fs::File) -> Failure {
         // With flock(2) alone, the record in the file is an earlier holder's.
         let info = match lock::locked_by_another(file) {
@@ -191,8 +187,7 @@ impl LockFile {
                 }
                 thread::sleep(RECORD_RETRY);
             }
-            // Some file systems refuse writes while another has a lock; then this instance asks under its own
-            // lock.
+            // Some file systems refuse writes under another's lock; then this instance asks under its own.
             if let Err(error) = self.ask_the_time(task, file) {
                 tracing::debug!(%error, "the file system's clock cannot be asked without the lock");
             }
@@ -204,9 +199,8 @@ impl LockFile {
         result.map_or(held, Failure::AlreadyDone)
     }
 
-    /// Checks, without the lock, whether the task is over.
     pub(super) fn check_result(&self) -> Result<(), Failure> {
-        // The file at the path: no attempt waits behind an earlier file's lock meanwhile.
+        // At the path: no attempt waits behind an earlier file's lock meanwhile.
         let file = match open::open_existing(&self.path) {
             Ok(file) => file,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(()),
@@ -218,13 +212,13 @@ impl LockFile {
         }
     }
 
-    /// Returns the results, under the lock and before any write, unless the task is over.
+    /// Returns the results unless the task is over; before any write.
     pub(super) fn results(&self, file: &fs::File) -> Result<TaskLog, Failure> {
         let found = read(file).map_err(|error| self.results_failure("reading", &error))?;
         let Some(task) = &self.task else {
             return Ok(found.into_task_log());
         };
-        // Refuse to run: --once must prevent that a task is done twice.
+        // --once must prevent that a task is done twice.
         if found == Lookup::Damaged {
             return Err(fatal(format!(
                 "{}: its results cannot be read, so it is not known which tasks are done: empty it to run all tasks again",
@@ -243,13 +237,11 @@ impl LockFile {
         }
     }
 
-    /// Begins the task, under the lock and after the record: makes room for the result, and decides the period.
-    /// Returns how often the task failed in it.
+    /// Begins the task, after the record was written. Returns how often it failed in this period.
     pub(super) fn begin_task(&self, file: &fs::File, task_log: &TaskLog) -> Result<u32, Failure> {
         let Some(task) = &self.task else {
             return Ok(0);
         };
-        // Before the command runs: a full disk must be reported before the work is done.
         let failed = |error| self.results_failure("making room for", &error);
         if read(file).map_err(failed)? == Lookup::Nothing {
             make_room(file, task_log).map_err(failed)?;
@@ -264,8 +256,7 @@ impl LockFile {
 
     pub(super) fn record(&self, outcome: &Outcome) -> Result<(), Failure> {
         let (file, mut record) = self.tenure()?;
-        // Not from the results read when the tenure began: an operator may have had one forgotten since (`reset
-        // --force`).
+        // Read again: an operator may have had one forgotten since (`reset --force`).
         if let Ok(Lookup::Results { task_log, .. }) = read(&file) {
             record.once = task_log;
         }
@@ -279,7 +270,7 @@ impl LockFile {
             ))
         })?;
         self.set_record(record);
-        // A result in a file that left the path is never found, and a lost lock is another instance's.
+        // A result in a file that left the path is never found.
         self.confirm()
     }
 
@@ -288,8 +279,8 @@ impl LockFile {
         if found.len() < record::WIDTH as u64 {
             return Err(io::Error::other("it has no record yet"));
         }
-        // The file system's clock: ten machines have ten clocks, and one file. The newline is always the same
-        // byte: it harms no record, whichever instance has the lock.
+        // Machines have different clocks, and share the file's. The same newline harms no record, whichever
+        // instance has the lock.
         file.write_all_at(b"\n", record::WIDTH as u64 - 1)?;
         let asked = Instant::now();
         let said = u64::try_from(file.metadata()?.mtime()).unwrap_or(0);

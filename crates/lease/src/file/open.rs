@@ -23,7 +23,7 @@ use trafficcop_core::{Failure, HolderInfo};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("{why}")]
 pub struct OpenError {
-    /// Whether permission is missing (exit status 77), rather than the file unusable (69).
+    /// Whether permission is missing (exit status 77, otherwise 69).
     pub denied: bool,
     /// Text of the reason.
     pub why: String,
@@ -48,7 +48,6 @@ impl OpenError {
         OpenError::of(path, create, "reading and writing", error)
     }
 
-    /// Maps an error of opening the file for `purpose`.
     fn of(path: &Path, create: bool, purpose: &str, error: &io::Error) -> OpenError {
         let errno = errno_of(error);
         let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
@@ -95,17 +94,16 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// Opens the lock file, or creates it if that is allowed and needed.
 pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
-    // Look before opening: opening a device can have effects. O_NONBLOCK helps with a fifo, not with a tape.
+    // Opening a device can have effects. O_NONBLOCK helps with a fifo, not with a tape.
     if let Ok(found) = fs::metadata(path) {
         refuse_all_but_files(path, &found)?;
     }
     let failed = |error| OpenError::from_io(path, create, &error);
     let (file, created) = match open_existing(path) {
         Err(error) if create && error.kind() == io::ErrorKind::NotFound => {
-            // Not in one step: in a sticky directory (/tmp) the kernel can deny O_CREAT on another user's file
-            // that opens without it.
+            // In a sticky directory (/tmp) the kernel can deny O_CREAT on another user's file that opens
+            // without it.
             let made = options().create(true).truncate(false).open(path);
             match made {
                 Err(error) if error.kind() == io::ErrorKind::PermissionDenied => {
@@ -116,20 +114,19 @@ pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
         }
         opened => (opened.map_err(failed)?, false),
     };
-    // Check again: the path may have changed in between.
+    // The path may have changed in between.
     let found = file.metadata().map_err(failed)?;
     refuse_all_but_files(path, &found)?;
-    // The command inherits the description, and needs an ordinary one.
+    // The command inherits it, and needs an ordinary one.
     fcntl(&file, FcntlArg::F_SETFL(OFlag::empty())).map_err(|errno| failed(errno.into()))?;
     if created {
-        // Otherwise a crash could take away the file with its token. Where a directory cannot be synced, that
-        // is unnecessary or impossible.
+        // A crash could take away the file with its token. Some file systems cannot sync a directory.
         let directory = path.parent().map(fs::File::open);
         if let Some(Ok(directory)) = directory {
             drop(directory.sync_all());
         }
     }
-    // An unreadable file (a mandatory lock) is fine here: it is read again under the lock.
+    // An unreadable file (a mandatory lock) is read again under the lock.
     match read(&file) {
         Ok(Content::Foreign) => Err(foreign(path)),
         Ok(Content::Shared) => Err(shared(path)),
@@ -137,7 +134,7 @@ pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
     }
 }
 
-/// Opens the file for reading only; `None` if it is missing from an existing directory.
+/// Opens the file for reading only; `None` if it is missing.
 pub(super) fn open_to_look(path: &Path) -> Result<Option<fs::File>, OpenError> {
     let failed = |error: io::Error| OpenError::of(path, false, "reading", &error);
     match fs::metadata(path) {
@@ -173,13 +170,12 @@ pub(super) fn shared(path: &Path) -> OpenError {
     )
 }
 
-/// Whether the lock at this path is a shared drive's: the path lies on one, or the file shows it. Asks a shared
-/// drive nothing.
+/// Whether the lock at this path is a shared drive's. Asks a shared drive nothing.
 ///
 /// # Errors
 /// If the kernel's table of mounts cannot be read: a guess could make a local lock a shared one for good.
 pub fn is_shared(path: &Path) -> Result<bool, OpenError> {
-    // In this order: a request to a shared drive hangs if its server is gone.
+    // A request to a shared drive hangs if its server is gone.
     Ok(mount::known(path)?.shared || bears_versions(path))
 }
 
@@ -197,7 +193,7 @@ pub(super) fn has_versions(path: &Path) -> bool {
 }
 
 pub(super) fn read(file: &fs::File) -> io::Result<Content> {
-    // One byte more than a lock file can have: a longer file is another program's.
+    // One byte more than a lock file can have.
     let mut bytes = vec![0; once_log::LENGTH + 1];
     let filled = read_up_to(file, &mut bytes, 0)?;
     // On a shared drive this is a hint, whatever follows.
@@ -207,7 +203,7 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
     if filled <= record::READ_LIMIT {
         return Ok(record::decode(&bytes[..filled]));
     }
-    // Longer: a lock's if results follow the record, with nothing in between.
+    // A lock's if results follow the record, with nothing in between.
     let (record, rest) = bytes[..filled].split_at(record::WIDTH);
     let gap = &rest[..record::READ_LIMIT - record::WIDTH];
     if filled > once_log::LENGTH || !record::is_blank(gap) {
@@ -216,7 +212,6 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
     Ok(record::decode(record))
 }
 
-/// Reads the holder; empty if unreadable.
 pub(super) fn holder_info(file: &fs::File) -> HolderInfo {
     let some = |text: String| (!text.is_empty()).then_some(text);
     match read(file) {
@@ -232,12 +227,12 @@ pub(super) fn holder_info(file: &fs::File) -> HolderInfo {
     }
 }
 
-/// Opens an existing file for reading and writing; never waits for the other end of a fifo.
+/// Never waits for the other end of a fifo.
 pub(super) fn open_existing(path: &Path) -> io::Result<fs::File> {
     options().open(path)
 }
 
-/// Opens the same file as `file`, wherever its path leads by now, with a description of its own.
+/// Opens the same file, wherever its path leads by now.
 pub(super) fn reopen(file: &fs::File) -> io::Result<fs::File> {
     // Without O_NONBLOCK: the command may inherit it.
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());

@@ -1,22 +1,21 @@
 //! Record in the lock file: one line of JSON, padded to a fixed width, the token first.
 //!
-//! Every record replaces the one before it completely, in one write and inside one page: a torn write leaves
-//! the old token or the new one.
+//! Every record replaces the one before it in one write, inside one page: torn, it shows the old token or the
+//! new one.
 //!
-//! A damaged record must not make the token go back: any number that can still be read behind "token" counts.
-//! Without one, the wall clock takes its place: it is greater than any number of tenures. A file with other
-//! content is refused: `--file ./job.sh` must not destroy a script.
+//! A damaged record must not make the token go back: any number readable behind "token" counts. Without one,
+//! the wall clock does: it is greater than any number of tenures. Other content is refused: `--file ./job.sh`
+//! must not destroy a script.
 
 use crate::record::{Record, cut_longest};
 use crate::version_record::FIRST_LINE;
 
-/// Length of every record with its newline, in bytes: within a page, which a disk writes whole.
+/// Length of a record with its newline, in bytes: within a page, which a disk writes whole.
 pub const WIDTH: usize = 2048;
 // Length of a file without results, at most.
 pub(super) const READ_LIMIT: usize = 4096;
-// Start of every record: the token is in the first sector.
 const OPENING: &[u8] = b"{\"token\":";
-// Width of every token's field: a torn write shows the old or the new number, never a mix.
+// Width of every token's field: a torn write shows no mix of two numbers.
 const DIGITS: usize = 20;
 
 /// Content of a file.
@@ -26,7 +25,7 @@ pub enum Content {
     Empty,
     /// A record.
     Record(Record),
-    /// Rest of a record, with the greatest token that can still be read in it.
+    /// Rest of a record, with the greatest token in it.
     Damaged(Option<u64>),
     /// Hint of a [chain of versions](crate::shared_file).
     Shared,
@@ -85,7 +84,7 @@ pub fn decode(bytes: &[u8]) -> Content {
     decode_record(bytes)
 }
 
-/// Classifies content as versions without shared locks did: they must take a hint for another program's file.
+/// Classifies content as versions without shared locks did: to them a hint must be another program's file.
 pub fn decode_record(bytes: &[u8]) -> Content {
     if bytes.is_empty() {
         return Content::Empty;
@@ -104,8 +103,7 @@ pub fn decode_record(bytes: &[u8]) -> Content {
     Content::Foreign
 }
 
-/// Whether the bytes begin like those of [`encode`]; a disk may show zeros for some. Other JSON with a token
-/// has no field of [`DIGITS`] bytes.
+/// Whether the bytes begin like a record; a disk may show zeros for some.
 fn begins_like_a_record(bytes: &[u8]) -> bool {
     let (opening, field) = bytes.split_at(OPENING.len().min(bytes.len()));
     opening.iter().zip(OPENING).all(|(byte, ours)| byte == ours)
@@ -115,7 +113,7 @@ fn begins_like_a_record(bytes: &[u8]) -> bool {
             .all(|byte| matches!(byte, 0 | b' ' | b'0'..=b'9'))
 }
 
-/// Finds the greatest complete number that follows `"token"` and a colon anywhere in `bytes`.
+/// Finds the greatest complete number behind `"token"` and a colon.
 fn greatest_token(bytes: &[u8]) -> Option<u64> {
     const KEY: &[u8] = b"\"token\"";
     bytes
@@ -200,7 +198,6 @@ mod tests {
                 Content::Damaged(Some(token)) => assert!(token >= 99, "cut at {cut}"),
                 other => panic!("cut at {cut}: {other:?}"),
             }
-            // A shorter file may cut the number, too.
             match decode(&new[..cut]) {
                 Content::Empty => assert_eq!(cut, 0),
                 Content::Damaged(token) => assert!(token.is_none_or(|t| t == 100), "{cut}"),

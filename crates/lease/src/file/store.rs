@@ -1,7 +1,6 @@
 //! [`File`]: steps of acquiring and giving back a file's lock, and the meaning of their errors.
 //!
-//! It must never take an error for "held by another", nor hold the lock of a file that is no longer at the
-//! path.
+//! It must never take an error for "held by another", nor hold the lock of a file that left the path.
 
 use std::fs;
 use std::io;
@@ -41,8 +40,8 @@ const REPLACED: &str = "the lock file was removed or replaced, so another can lo
 pub struct File {
     name: String,
     jobs: BlockingJobs,
-    // Whether the next attempt runs in the caller's thread, unless there is a task: a thread is much of the
-    // cost of a start. Later steps have threads, as no disk may hold up the end of a command.
+    // Whether the next attempt runs in the caller's thread: a thread is much of the cost of a start. Later
+    // steps have threads: no disk may hold up the end of a command.
     in_place: AtomicBool,
     waiter: Arc<Waiter>,
     place: LockFile,
@@ -71,7 +70,6 @@ impl NamedLock for FileLock {
     }
 }
 
-/// Part of the store that its threads share.
 #[derive(Clone)]
 pub(super) struct LockFile {
     pub(super) path: PathBuf,
@@ -81,13 +79,12 @@ pub(super) struct LockFile {
 }
 
 struct State {
-    // Open between attempts, too: so a standby stays behind this file's holder when another file lies at its
-    // path.
+    // Open between attempts, too: a standby stays behind this file's holder when the file is replaced.
     file: Arc<fs::File>,
     record: Option<Record>,
-    // Greatest token ever seen, also in a replaced file: removing that must not restart the count.
+    // Greatest token ever seen: removing the file must not restart the count.
     seen: u64,
-    // Whether a release was requested: if the disk outlasts the caller's wait, the step under way makes it.
+    // Whether a release was requested: if its caller no longer waits, the step under way makes it.
     leaving: bool,
 }
 
@@ -99,12 +96,12 @@ struct Won {
 }
 
 impl File {
-    /// Opens the lock file, or creates it; writes nothing. Synchronous, for the time before there are threads.
+    /// Opens the lock file, or creates it; writes nothing. It needs no threads.
     ///
     /// # Errors
-    /// If the file cannot be opened for reading and writing, is not a regular file, or has other content.
+    /// If the file cannot be opened for reading and writing, or has other content.
     pub fn open(path: &Path, competitor: &Competitor) -> Result<File, OpenError> {
-        // The command may start elsewhere, and the path is used again later.
+        // The command may start elsewhere.
         let path = std::path::absolute(path).map_err(|error| {
             OpenError::refused(path, &format!("cannot be made absolute: {error}"))
         })?;
@@ -180,7 +177,7 @@ impl LeaseStore for File {
                 .await?
         };
         let (token, failed) = (won.record.token, won.failed);
-        // Only now that the caller has it: one that gave up dropped the result, which unlocked.
+        // Only now: a caller that gave up dropped the result, which unlocked.
         self.place.begin_tenure(won);
         Ok(Grant { t0, token, failed })
     }
@@ -237,7 +234,6 @@ impl LockFile {
         Arc::clone(&self.state().file)
     }
 
-    /// Returns the tenure's file and record; `Lost` without a tenure.
     pub(super) fn tenure(&self) -> Result<(Arc<fs::File>, Record), Failure> {
         let state = self.state();
         let record = state.record.clone();
@@ -249,7 +245,6 @@ impl LockFile {
         self.state().record = Some(record);
     }
 
-    /// Returns the greatest token seen, `token` included.
     fn see(&self, token: u64) -> u64 {
         let mut state = self.state();
         state.seen = state.seen.max(token);
@@ -264,9 +259,8 @@ impl LockFile {
         state.record = Some(won.record);
     }
 
-    /// Locks the file at the path, or continues with the waiter's lock; raises the token and writes the record.
     fn compete(&self, mut granted: Option<LockedFile>) -> Result<Won, Failure> {
-        // This attempt takes over what a failed release left, and undoes it with its own.
+        // This attempt undoes what a failed release left.
         let mut state = self.state();
         (state.record, state.leaving) = (None, false);
         drop(state);
@@ -285,8 +279,7 @@ impl LockFile {
                 }
                 Err(errno) => return Err(self.failure("locking it", errno)),
             };
-            // Lock first, then look: a file replaced in between would leave this instance with a lock that no
-            // other process meets.
+            // Lock first, then look: a file replaced in between would leave a lock that no other process meets.
             if self.is_at_path(locked.file())? {
                 let (record, failed) = self.begin_record(locked.file())?;
                 return Ok(Won {
@@ -315,10 +308,10 @@ impl LockFile {
         Ok(())
     }
 
-    /// Whether `file`, which this instance has locked, is at the path, and another description finds it locked.
+    /// Whether the locked `file` is at the path, and another description finds it locked.
     fn is_at_path(&self, file: &fs::File) -> Result<bool, Failure> {
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
-        // Ask both through a separate description: some file systems grant every lock to everyone.
+        // Through a separate description: some file systems grant every lock to everyone.
         let other = match open::open_existing(&self.path) {
             Ok(other) => other,
             Err(error) if error.kind() == io::ErrorKind::NotFound => return Ok(false),
@@ -339,7 +332,7 @@ impl LockFile {
         }
     }
 
-    /// Raises the token and writes the record of a new tenure. Also returns how often the task failed.
+    /// Raises the token and writes a new tenure's record. Also returns how often the task failed.
     fn begin_record(&self, file: &fs::File) -> Result<(Record, u32), Failure> {
         // Read again under the lock: the file may have become a script.
         let content =
@@ -360,7 +353,7 @@ impl LockFile {
             }
             readable => readable.token().unwrap_or(0),
         };
-        // Before any write: a task that is done leaves no trace of this instance.
+        // Before any write: a finished task leaves no trace of this instance.
         let once = self.results(file)?;
         let token = self.see(old).checked_add(1).ok_or(fatal(format!(
             "{}: its fencing token is the greatest there is: correct the number in it",
@@ -371,8 +364,8 @@ impl LockFile {
             ..Record::begun(&self.candidate, token)
         };
         write(file, &record).map_err(|error| self.write_failure("writing its record", &error))?;
-        // An instance that takes this path for a shared drive's makes the versions before it looks for this
-        // record: one of the two sees the other.
+        // An instance of a shared drive's lock makes the versions before it looks for this record: one sees the
+        // other.
         if open::has_versions(&self.path) {
             return Err(fatal(open::shared(&self.path).why));
         }
@@ -380,7 +373,6 @@ impl LockFile {
         Ok((record, failed))
     }
 
-    /// Maps an error of a write before there is a tenure.
     pub(super) fn write_failure(&self, what: &str, error: &io::Error) -> Failure {
         let why = format!("{}: {what}: {error}", self.path.display());
         match errno_of(error) {
@@ -390,18 +382,17 @@ impl LockFile {
         }
     }
 
-    /// Confirms that the locked file is at the path.
     pub(super) fn confirm(&self) -> Result<(), Failure> {
         let (file, _) = self.tenure()?;
         let failed = |error: io::Error| self.io_failure("looking at it again", &error);
         let ours = file.metadata().map_err(failed)?;
         let other = match open::open_existing(&self.path) {
             Ok(other) => other,
-            // Definitive: the next candidate makes a new file there, and locks that.
+            // The next candidate makes a new file there, and locks that.
             Err(error) if error.kind() == io::ErrorKind::NotFound => {
                 return Err(lost_at(&self.path, REPLACED));
             }
-            // The file may still be there, and no longer open to this user.
+            // The file may be there, and no longer open to this user.
             Err(error) => {
                 let found = fs::metadata(&self.path).map_err(|_| failed(error))?;
                 return if open::is_same(&ours, &found) {
@@ -421,24 +412,23 @@ impl LockFile {
         }
     }
 
-    /// Writes that the holder drains, or its command's health.
     fn announce(&self, drains: bool, health: String) -> Result<(), Failure> {
         let (file, mut record) = self.tenure()?;
         record.tell(drains, health);
-        // Not synced: the token is on the disk already, and a release must wait for this write.
+        // Not synced: the token is on the disk, and a release must wait for this write.
         file.write_all_at(&record::encode(&record), 0)
             .map_err(|error| transient(format!("{}: {error}", self.path.display())))?;
         self.set_record(record);
         Ok(())
     }
 
-    /// Unlocks the tenure's file; reports a file that was replaced meanwhile.
+    /// Unlocks the file; reports one that was replaced meanwhile.
     fn give_back(&self) -> Result<(), Failure> {
         self.state().leaving = false;
         let Ok((file, mut record)) = self.tenure() else {
             return Ok(()); // An abandoned attempt has undone itself.
         };
-        // Look and write before the unlock: after it the file and its record are another holder's.
+        // Before the unlock: after it the file and its record are another holder's.
         let replaced = open::is_replaced(&self.path, &file);
         if record.draining || !record.health.is_empty() {
             (record.draining, record.health) = (false, String::new());
@@ -465,10 +455,9 @@ impl LockFile {
     }
 }
 
-/// Overwrites the record, cuts off a longer rest unless it is results, and syncs. Puts back results that
-/// another program emptied.
+/// Overwrites the record, and puts back results that another program emptied.
 fn write(file: &fs::File, record: &Record) -> io::Result<()> {
-    // Overwrite, then cut, and never truncate first: a crash in between would lose the token.
+    // Never truncate first: a crash in between would lose the token.
     file.write_all_at(&record::encode(record), 0)?;
     let length = file.metadata()?.len();
     if length > record::WIDTH as u64 && length <= record::READ_LIMIT as u64 {
@@ -477,7 +466,7 @@ fn write(file: &fs::File, record: &Record) -> io::Result<()> {
     if record.once != TaskLog::EMPTY && length <= record::READ_LIMIT as u64 {
         once_log::make_room(file, &record.once)?;
     }
-    // A token that a crash of the machine takes back would be given out twice.
+    // A token that a crash takes back would be given out twice.
     file.sync_data()
 }
 

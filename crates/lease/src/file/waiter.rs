@@ -1,9 +1,9 @@
 //! Thread that waits until the kernel grants the lock, on a description of its own, and hands it to the next
 //! attempt. It must never keep a lock that no attempt of this process is about to use.
 //!
-//! To the kernel, waiter and attempts are two owners: neither can unlock what the other has locked. A waiter
-//! blocked in the kernel is not interrupted, as signals are the supervisor's and the command's. Without a
-//! listener it stays, does not keep the process from ending, and unlocks at once when granted.
+//! To the kernel, waiter and attempts are two owners: neither can unlock what the other has locked. Signals are
+//! the supervisor's and the command's, so a blocked waiter is not interrupted. It does not keep the process
+//! from ending, and unlocks at once if no listener is left.
 
 use std::fs;
 use std::io;
@@ -27,19 +27,17 @@ const BACK_OFF: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
 struct State {
-    // File whose lock the latest thread waits for: one thread a file, as it cannot be interrupted. Weak: it may
-    // wait behind this instance's tenure on this description, whose last copy must close with the tenure.
+    // File whose lock the latest thread waits for. Weak: it may wait behind this instance's tenure on this
+    // description, whose last copy must close with the tenure.
     waits_for: Weak<fs::File>,
     listeners: usize,
-    /// Granted lock until an attempt takes it, and its thread, which takes it back otherwise.
+    /// Granted lock until an attempt takes it, and its thread.
     granted: Option<(u64, LockedFile)>,
     threads: u64,
-    /// Whether the waiter failed; an attempt will report why.
     failed: bool,
 }
 
 impl State {
-    /// Whether the lock granted to this thread was not taken yet.
     fn is_mine(&self, me: u64) -> bool {
         self.granted.as_ref().is_some_and(|(by, _)| *by == me)
     }
@@ -57,19 +55,17 @@ impl Waiter {
         lock(&self.state)
     }
 
-    /// Takes the granted lock, for an attempt to continue with, or to drop.
     pub(super) fn take(&self) -> Option<LockedFile> {
         let granted = self.state().granted.take();
         self.taken.notify_all();
         granted.map(|(_, locked)| locked)
     }
 
-    /// Resolves when the lock of `file` was granted, or waiting failed in a way that an attempt will report.
+    /// Resolves when the lock was granted, or waiting failed in a way that an attempt will report.
     pub(super) async fn until_free(self: &Arc<Waiter>, file: &Arc<fs::File>) {
         let mut listening = Listening::new(self);
         loop {
-            // Register before looking: a grant in between would notify no listener, and this future would wait
-            // for a lock that it has.
+            // Register before looking: a grant in between would notify no listener.
             let changed = self.changed.notified();
             tokio::pin!(changed);
             changed.as_mut().enable();
@@ -98,7 +94,7 @@ impl Waiter {
         let look = move || waiter.look(me, &on, &mut until);
         match clock::start_waiting("lock-waiter", wait, look) {
             Ok(()) => state.waits_for = file,
-            // The attempt that follows needs a thread, too, and reports why there is none.
+            // The attempt that follows needs a thread, too, and reports why.
             Err(_error) => {
                 state.failed = true;
                 self.changed.notify_waiters();
@@ -123,7 +119,7 @@ impl Waiter {
         self.take_back(me);
     }
 
-    /// Takes the place of `wait` in a simulation, step by step.
+    /// Takes the place of `wait` in a simulation.
     fn look(&self, me: u64, file: &Weak<fs::File>, until: &mut Option<Instant>) -> Option<Instant> {
         if let Some(until) = *until {
             if self.state().is_mine(me) && Instant::now() < until {
@@ -146,10 +142,10 @@ impl Waiter {
         *until
     }
 
-    /// Leaves the outcome to the next attempt. Returns whether the thread should wait for that.
+    /// Returns whether the thread should wait for an attempt.
     fn hand_over(&self, me: u64, file: &Weak<fs::File>, outcome: io::Result<LockedFile>) -> bool {
         let mut state = self.state();
-        // The file was replaced and another thread waits: no attempt wants the old file's lock.
+        // Another thread waits: no attempt wants the old file's lock.
         if !Weak::ptr_eq(&state.waits_for, file) {
             return false;
         }
@@ -200,7 +196,7 @@ impl Drop for Listening<'_> {
             state.listeners -= 1;
             state.listeners
         };
-        // Dropped before it knew (a stop, a signal): give back at once what was obtained for it.
+        // Dropped before it knew (a stop, a signal).
         if !self.received && listeners == 0 {
             drop(self.waiter.take());
         }

@@ -36,7 +36,7 @@ impl Chain {
 
     /// Looks for further breaks: each can shorten the rest, or give the lock away.
     fn ask_again(&self, mut broken: Break) -> Failure {
-        // If that cannot be seen, the known rest stays: no instance continues for longer than its own lease.
+        // No instance continues for longer than its own lease.
         while broken.until.is_some()
             && let Some(next) = broken.version.checked_add(1)
             && self.share.exists(next).unwrap_or(false)
@@ -59,8 +59,8 @@ impl Chain {
     fn left_by(&self, record: &VersionRecord) -> Option<Instant> {
         let state = self.state();
         let is_break = record.is_break_of(&state.tenure.as_ref()?.record);
-        // Others that wait for the break's lease count from when they saw it, after this t0. It does not
-        // prolong the lease that it ends.
+        // Others count from when they saw the break, after this t0. A break does not prolong the lease that it
+        // ends.
         let left = Budget::for_lease(self.lease.min(record.lease));
         let t0 = state.t0.filter(|_| is_break);
         t0.map(|t0| left.others_from(t0))

@@ -26,11 +26,11 @@ use trafficcop_core::observed::{Next, Version};
 use trafficcop_core::util::{absolute, lock};
 use trafficcop_core::{Failure, Observed};
 
-// Own versions with lost answers to step over: each was a renewal, and a lease has time for no more.
+// Own versions with lost answers to step over: a lease has time for no more renewals.
 pub(super) const STEPS: usize = 4;
-// Time to release a lock under which nothing runs: a drive that has just made a version answers sooner.
+// Time to release a lock under which nothing runs: the drive has just made a version.
 const GIVE_BACK: Duration = Duration::from_secs(1);
-// Lead of another's version from which the whole view counts as old. The next renewal meets a closer one.
+// Lead of another's version from which the whole view counts as old; the next renewal meets a closer one.
 const FAR_AHEAD: Version = 32;
 
 pub(super) struct Chain {
@@ -40,39 +40,36 @@ pub(super) struct Chain {
     pub(super) task: Option<OnceTask>,
     pub(super) writer: Writer,
     pub(super) memory: Option<Arc<dyn SharedMemory>>,
-    // Path and directory were right once: what is missing later was removed, and is not made again.
+    // Path and directory were right once: what is missing later was removed.
     pub(super) ready: AtomicBool,
     pub(super) mkdir_is_exclusive: bool,
     pub(super) runtime: Option<PathBuf>,
     state: Mutex<Progress>,
 }
 
-/// Knowledge of one instance about the lock, and its tenure.
 pub(super) struct Progress {
     pub(super) observed: Observed,
     pub(super) tenure: Option<Tenure>,
-    // Version of a wrong hint: read again, it would be wrong again.
+    // Version of a wrong hint, which is not read again.
     pub(super) rejected: Option<Version>,
-    // No version follows before it is confirmed: to others, a chain on a meaningless version looks whole.
+    // No version follows before it is confirmed: a chain on a meaningless version looks whole.
     unconfirmed: Option<Unconfirmed>,
-    /// Moment from which the last confirmed version counts; outlasts the loss of `observed`'s.
+    /// Moment from which the last confirmed version counts.
     pub(super) t0: Option<Instant>,
     pub(super) broken: Option<Break>,
-    // Version that releases the lock, not yet readable by others. Without it a repeated release would report
-    // success, and no instance would run for 60 s.
+    // Release that others cannot read yet. Without it a repeated release would report success, and no instance
+    // would run for 60 s.
     pub(super) unwritten: Option<VersionRecord>,
-    // Record read last: saves opening it at every look.
     pub(super) last: Option<VersionRecord>,
-    // The trial of a take-over was made without a refusal.
     tried: bool,
-    // The drive refused the last version to make: that it can be read says nothing about a take-over.
+    // The drive refused the last version: that it can be read says nothing about a take-over.
     failed: bool,
-    // A stamp was looked for; it counts for the first version only.
+    // A stamp was looked for: it counts for the first version only.
     remembered: bool,
     pub(super) stamped: Option<Stamped>,
     /// File system of the lock: an unmounted drive shows an empty directory of another one.
     pub(super) device: Option<u64>,
-    /// First and last moment of passing read errors, and the version looked at.
+    /// First and last moment of passing read errors, and their version.
     pub(super) unreadable: Option<(Instant, Instant, Version)>,
 }
 
@@ -82,11 +79,10 @@ pub(super) struct Tenure {
     pub(super) unread: bool,
 }
 
-/// Own version that is not known to have a predecessor.
+/// Own version without a known predecessor.
 #[derive(Clone, Copy)]
 struct Unconfirmed {
     version: Version,
-    /// Moment just before its request.
     t0: Instant,
 }
 
@@ -97,7 +93,6 @@ pub(super) struct Won {
 }
 
 impl Chain {
-    /// Creates the chain; does no I/O.
     pub(super) fn new(
         path: &Path,
         competitor: &Competitor,
@@ -145,15 +140,13 @@ impl Chain {
         !has_own && !was_broken && state.unwritten.is_none()
     }
 
-    /// Looks at the lock, and takes it over if that is allowed.
     pub(super) fn compete(&self) -> Result<Won, Failure> {
         let left = {
             let mut state = self.state();
             state.broken = None;
             let tenure = state.tenure.take();
             if tenure.is_some() {
-                // The old tenure runs out, and this instance waits for that like others. Under a new nonce no
-                // late answer counts for the next tenure.
+                // This instance waits, too. Under a new nonce no late answer counts for the next tenure.
                 state.observed.abandon(fresh_nonce(), Instant::now());
             }
             state.unwritten.take().is_some() || tenure.is_some()
@@ -167,7 +160,6 @@ impl Chain {
         let not_over = match self.is_over(&look) {
             Ok(None) => Ok(()),
             Ok(Some(over)) => return Err(Failure::AlreadyDone(over)),
-            // The look still shows who holds it.
             Err(doubt @ Failure::Transient { .. }) => Err(doubt),
             Err(failure) => return Err(failure),
         };
@@ -198,9 +190,8 @@ impl Chain {
         }
     }
 
-    /// Refuses a user who could never take over: it would wait for ever, or keep all others out for a minute by
-    /// a version made before the refusal. Reports doubt if the drive refused a version and refuses the trial,
-    /// too.
+    /// Refuses a user who could never take over, before it keeps all others out for a minute by a version of
+    /// its own.
     fn try_taking_over(&self, look: &Look) -> Result<(), Failure> {
         let failed = self.state().failed;
         if look.version == 0 || (self.state().tried && !failed) {
@@ -213,7 +204,6 @@ impl Chain {
         match tried {
             Err(error) if is_for_good(&error) => return Err(self.share.refusal(TRYING, &error)),
             Err(error) if failed => return Err(self.share.doubt(TRYING, &error)),
-            // A removal by another instance, a full disk, a failing drive.
             _ => {}
         }
         let mut state = self.state();
@@ -238,7 +228,7 @@ impl Chain {
             unread,
         };
         let taken = self.record_of(version, false, &tenure);
-        // The last version may mean nothing: made from an old view, by an instance that died.
+        // It may mean nothing: made from an old view, by an instance that died.
         if !self.has_one_before(version - 1)? {
             return Err(self.reject_view(version));
         }
@@ -278,10 +268,10 @@ impl Chain {
         }
         self.state().device = self.share.device();
         self.confirm()?;
-        // What was seen is still the last before this one, or the mkdir would have failed.
+        // Nothing was made in between, or the mkdir would have failed.
         let Carried { once, unread } = self.carried(look)?;
         let failed = self.begin_task(&once, unread).inspect_err(|failure| {
-            // The caller releases nothing after this, and others would wait for a version without a record.
+            // The caller releases nothing then, and others would wait for a version without a record.
             if let Failure::Fatal { .. } = failure {
                 let _ = self.release(Instant::now() + GIVE_BACK);
             }
@@ -297,8 +287,8 @@ impl Chain {
         Ok(Won { t0, tenure, failed })
     }
 
-    /// Checks that the version just made has a predecessor. If not, the view was old, or all was removed, and
-    /// the version means nothing. Until this is known nothing is held, and nothing is made after it.
+    /// Checks that the version just made has a predecessor: without one it means nothing. Until this is known
+    /// nothing is held, and nothing is made after it.
     fn confirm(&self) -> Result<(), Failure> {
         let Some(made) = self.state().unconfirmed else {
             return Ok(());
@@ -319,9 +309,8 @@ impl Chain {
         there.map_err(|error| self.share.doubt_or_refusal(began, "confirming it", &error))
     }
 
-    /// Whether the last version has a predecessor, or a removal has left only the last.
-    // Asked before anything is made: a version that one instance withdraws, another may make and keep. An old
-    // view shows neighbours of the last version.
+    /// Whether the last version has a predecessor, or is the only one left.
+    // Asked before anything is made: a version that one instance withdraws, another may make and keep.
     fn has_one_before(&self, last: Version) -> Result<bool, Failure> {
         let Some(before) = last.checked_sub(1) else {
             return Ok(true);
@@ -336,7 +325,6 @@ impl Chain {
         })
     }
 
-    /// Withdraws an own version that has no predecessor.
     fn withdraw(&self, version: Version) -> Failure {
         // Removed, so that the next instance with an old view does not continue from it; if that fails, it
         // finds no predecessor either. But never the only one left: without any, no instance gets control
@@ -355,14 +343,13 @@ impl Chain {
         self.ancient("its versions have been removed, or continue from unknown ones")
     }
 
-    /// Forgets all that was made or seen, and returns the loss.
     fn ancient(&self, why: &str) -> Failure {
         self.state().observed.reset_stale_view();
         self.forget();
         lost_at(self.share.path(), why)
     }
 
-    /// Sets what the next versions say of the holder; does no I/O.
+    /// Sets what the next versions say of the holder.
     pub(super) fn tell(&self, drains: bool, health: String) -> Result<(), Failure> {
         match &mut self.state().tenure {
             Some(tenure) => tenure.record.tell(drains, health),
@@ -371,13 +358,11 @@ impl Chain {
         Ok(())
     }
 
-    /// Makes the next version: renews, and announces a drain.
     pub(super) fn go_on(&self) -> Result<(), Failure> {
         let Some(tenure) = self.state().tenure.clone() else {
             return Err(lost_at(self.share.path(), "another instance has it"));
         };
-        // The record comes after: control depends on the version alone, and a server in its grace period opens
-        // no file.
+        // Control depends on the version alone, and a server in its grace period opens no file.
         let version = self.step()?;
         self.write(version, false, &tenure);
         Ok(())
@@ -427,7 +412,6 @@ impl Chain {
             // Its lease counts from an unanswered attempt, the next one's from now.
             Owner::Ours => Ok(()),
             Owner::Others(record) => Err(self.lost_to(&record)),
-            // The next renewal asks again.
             Owner::Unknown => Err(transient(format!(
                 "{}: version {version} exists, and its record cannot be read",
                 self.share.path().display()
@@ -436,7 +420,7 @@ impl Chain {
         }
     }
 
-    /// Whether the versions were removed, rather than the drive unmounted.
+    /// Whether the versions were removed, and the drive is still mounted.
     fn is_removed(&self, error: &io::Error) -> bool {
         let known = self.state().device;
         error.kind() == io::ErrorKind::NotFound && known.is_some() && self.share.device() == known

@@ -1,7 +1,6 @@
 //! Requests to a drive: system calls, and their answers as values.
 //!
-//! In a simulation the tests' drive answers: late, from an old view, more than once. No request may be sent
-//! twice.
+//! In a simulation the tests' drive answers. No request may be sent twice.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -33,14 +32,13 @@ pub enum Call {
     Stat(PathBuf),
     /// Reads attributes; does not follow a link.
     StatLink(PathBuf),
-    /// Reads attributes of a name in this directory, which is opened first: then the client can drop stale
-    /// names.
+    /// Reads attributes in this directory, which is opened first: that drops a client's stale names.
     StatIn(PathBuf, String),
     /// Lists a directory.
     List(PathBuf),
-    /// Reads a file, up to just beyond a hint's size.
+    /// Reads a file, up to a hint's size and a byte.
     Read(PathBuf),
-    /// Reads a file in this directory, which is opened first; follows no link.
+    /// Reads a file in this directory; follows no link.
     ReadIn(PathBuf, &'static str),
     /// Writes a file from its beginning.
     Write {
@@ -73,7 +71,7 @@ pub enum Kind {
 pub struct Found {
     /// Kind of the entry.
     pub kind: Kind,
-    /// Whether it has a second name (a hard link).
+    /// Whether it has a hard link.
     pub has_another_name: bool,
     /// Length in bytes.
     pub length: u64,
@@ -100,7 +98,7 @@ pub enum Answer {
     Bytes(Vec<u8>),
 }
 
-/// Drive of a simulation, carried by its clock as `Box<dyn Drive>`.
+/// Drive of a simulation, carried by its clock.
 #[cfg(debug_assertions)]
 pub trait Drive: Send + Sync {
     /// Answers, in the thread that asks.
@@ -289,8 +287,7 @@ fn directory(path: &Path) -> nix::Result<OwnedFd> {
     open(path, flags, Mode::empty())
 }
 
-/// Options that do not wait at a fifo, take no terminal, and follow no link: one that came after the first look
-/// is a trap.
+/// Options that do not wait at a fifo, take no terminal, and follow no link, which would be a trap.
 const QUIETLY: i32 = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
 
 fn quietly() -> OpenOptions {
@@ -299,8 +296,8 @@ fn quietly() -> OpenOptions {
     options
 }
 
-/// Writes and syncs a file. Bypasses the page cache where that works: dirty pages keep a process from ending
-/// while the server is gone.
+/// Writes and syncs a file, past the page cache where that works: dirty pages keep a process from ending while
+/// the server is gone.
 fn put(path: &Path, new: bool, bytes: &[u8]) -> io::Result<()> {
     let write = |flags: i32, new: bool| -> io::Result<()> {
         let mut options = OpenOptions::new();

@@ -17,7 +17,7 @@ impl Chain {
         let unwritten = self.state().unwritten.clone();
         let version = match unwritten {
             Some(record) => {
-                // A passing error may be over, and no other instance writes this record.
+                // No other instance writes this record.
                 self.writer.again(&record);
                 record.version
             }
@@ -36,7 +36,7 @@ impl Chain {
                 }
             },
         };
-        // Others need one of the two, and one can hang behind a machine that is cut off and has the file open.
+        // Others need one of the two, and one can hang behind a machine that is cut off.
         let written = self.writer.outcome(version, give_up_at, Wanted::Either);
         if written.record || written.hint {
             self.state().unwritten = None;
@@ -78,7 +78,7 @@ impl Chain {
             let state = self.state();
             (state.observed.own(), state.observed.t0())
         };
-        // The guardian makes the version after this one, or marks it as free: note only a certain own version.
+        // The guardian makes the version after this one: note only a certain own version.
         if let Some(t0) = t0.filter(|_| own == Some(version)) {
             self.leave_note(t0, &record);
         }

@@ -1,5 +1,5 @@
-//! Looks at a lock on a shared drive without competing, breaks it, and forgets results of one-time tasks. For
-//! `doctor` it tries whether makers of one name exclude each other.
+//! Looks at a lock on a shared drive without competing, breaks it, and forgets results. For `doctor` it tries
+//! whether makers of one name exclude each other.
 //!
 //! A look makes and writes nothing, and a trial never touches the lock's own files.
 
@@ -20,7 +20,7 @@ use trafficcop_core::Failure;
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
 
-// Pauses for a new version's record, without which its owner is unknown.
+// Pauses for a new version's record.
 const RECORD_RETRY: Duration = Duration::from_millis(50);
 const RECORD_RETRIES: usize = 40;
 
@@ -142,7 +142,7 @@ pub fn break_lock(
         return Ok(Broken::Overtaken);
     }
     let written = share.write_record(&record);
-    // Another instance has taken over by it: no holder continues from what may be an operator's.
+    // Taken over by it: no holder continues from what may be an operator's.
     if share
         .exists(record.version.saturating_add(1))
         .unwrap_or(false)
@@ -153,7 +153,6 @@ pub fn break_lock(
     Ok(Broken::Within(after))
 }
 
-/// Forgets results that are still as `shown`, if the lock is free.
 pub(crate) fn forget(
     path: &Path,
     tasks: &Tasks,
@@ -185,7 +184,6 @@ pub(crate) fn forget(
     })
 }
 
-/// Makes a version and writes its record; `false`: another was first.
 fn put(share: &Share, record: &VersionRecord) -> Result<bool, Failure> {
     if !make(share, record.version)? {
         return Ok(false);
@@ -200,7 +198,7 @@ fn make(share: &Share, version: Version) -> Result<bool, Failure> {
     Ok(made.map_err(failed)? == Made::Made)
 }
 
-/// Writes the hint, too: others read it if the record was not `written`.
+/// Writes the hint, too: others read either.
 fn tell(share: &Share, record: &VersionRecord, written: io::Result<()>) -> Result<(), Failure> {
     let hinted = share.write_hint(record);
     match written {
@@ -209,7 +207,7 @@ fn tell(share: &Share, record: &VersionRecord, written: io::Result<()>) -> Resul
     }
 }
 
-// Threads that make the same names: a server with a few threads shall have two at one name.
+// Enough for a server with a few threads to have two at one name.
 const MAKERS: usize = 8;
 
 /// Result of a race for names.
@@ -352,7 +350,6 @@ mod tests {
     fn break_counts_when_another_instance_takes_over_at_once() {
         let (_dir, path, share) = lock(&record(State::Held, ""));
         let seen = look(&path).unwrap().record.unwrap();
-        // A standby made it while the operator wrote a record.
         share.make(3).unwrap();
         let broken = break_lock(&path, &seen, None, "me");
         assert_eq!(broken, Ok(Broken::Within(Duration::ZERO)));
@@ -453,7 +450,7 @@ mod tests {
         }
         share.remove(0).unwrap();
         share.remove(1).unwrap();
-        // The holder may lack permission to write the hint, which still says "released".
+        // The holder may lack permission to write the hint.
         assert_eq!(look(&path).unwrap().state, LockState::Held);
     }
 

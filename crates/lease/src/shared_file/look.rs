@@ -1,4 +1,4 @@
-//! Looks at a lock: its last version, that one's record, and whether a task that is done once is over.
+//! Looks at a lock: its last version, that one's record, and whether a one-time task is over.
 //!
 //! What it finds may be stale. A task's result counts once it stands in an own version on the server's disk,
 //! and every later version carries it on.
@@ -20,17 +20,15 @@ use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
 use trafficcop_core::{Failure, Outcome, TaskResult};
 
-// Versions that one look walks before it lists the directory: each step is a round trip, the list is one of
-// thousands of names.
+// Steps of one round trip before the directory is listed, with its thousands of names.
 const WALK: usize = 16;
-// Pauses for the content of a new path or version, which its maker writes at once.
+// Pauses for a new path's or version's content, which its maker writes at once.
 const RECORD_RETRY: Duration = Duration::from_millis(50);
 const RECORD_RETRIES: usize = 10;
 // Time for errors that may pass: a server's grace period, and more.
 const RETRY_LIMIT: Duration = Duration::from_secs(300);
 
-/// Returns what was read. A passing error is doubt; once that is over, and on other errors, returns
-/// `otherwise`.
+/// Returns what was read. A passing error is doubt; other errors mean `otherwise`.
 fn known<T>(
     read: io::Result<T>,
     otherwise: T,
@@ -50,12 +48,12 @@ pub(super) struct Look {
 #[derive(Default)]
 pub(super) struct Carried {
     pub(super) once: TaskLog,
-    /// Whether there may be more that could not be read.
+    /// Whether more may exist, unreadable.
     pub(super) unread: bool,
 }
 
 impl Chain {
-    /// Looks, and waits a moment for the record of a new version, which may release the lock.
+    /// Waits a moment for the record of a new version, which may release the lock.
     pub(super) fn look_for_record(&self) -> Result<Look, Failure> {
         let known = self.state().observed.version();
         let mut look = self.look()?;
@@ -69,7 +67,7 @@ impl Chain {
         Ok(look)
     }
 
-    /// Identifies a version: by its tenure's nonce, or without a record by the server's time of its making.
+    /// Identifies a version by its tenure's nonce or, without a record, by the time of its making.
     pub(super) fn fingerprint(&self, look: &Look) -> Option<Stamped> {
         let made = || self.share.made_at(look.version).ok();
         let fingerprint = match &look.record {
@@ -83,7 +81,6 @@ impl Chain {
         })
     }
 
-    /// Looks for the last version, onward from the last known one.
     pub(super) fn look(&self) -> Result<Look, Failure> {
         let known = self.state().observed.version();
         let (mut version, hint) = match known {
@@ -91,7 +88,7 @@ impl Chain {
             known => (known, None),
         };
         let mut steps = 0;
-        // One name at a time: a list may miss one that is made meanwhile.
+        // A list may miss one that is made meanwhile.
         while let Some(next) = version.checked_add(1) {
             let exists = self.share.exists(next);
             if !exists.map_err(|error| self.share.refusal("reading its versions", &error))? {
@@ -123,14 +120,13 @@ impl Chain {
         Ok(Look { version, record })
     }
 
-    /// Looks for the first time, by the hint: it shows the protocol, and saves listing the directory. Later
-    /// looks avoid it: a dead client can hold up those who open it.
+    /// Looks by the hint, which shows the protocol and saves a list. Later looks avoid it: a dead client can
+    /// hold up those who open it.
     fn first_look(&self) -> Result<(Version, Option<VersionRecord>), Failure> {
         let hint = self.hint()?;
         match hint.as_ref().map_or(0, |record| record.version) {
-            // A wrong hint still shows that there were versions.
             0 => {
-                // Not in one statement: the state must not be locked while the drive is asked.
+                // The state must not be locked while the drive is asked.
                 let known = self.state().rejected.is_some();
                 Ok((self.greatest(known)?, None))
             }
@@ -138,7 +134,6 @@ impl Chain {
         }
     }
 
-    /// Returns the hint's record; makes the hint if it is missing.
     fn hint(&self) -> Result<Option<VersionRecord>, Failure> {
         let failed = |error: io::Error| self.share.refusal("reading it", &error);
         let versions = self.share.examine().map_err(failed)?;
@@ -152,7 +147,7 @@ impl Chain {
                 let path = self.share.path();
                 mount::of(path).refuse_unproven(path).map_err(fatal)?;
             }
-            // Only at the first look: an operator who removes it later means that.
+            // Later, a missing path was removed by an operator.
             if hint == Hint::Missing {
                 let made = self.share.make_hint();
                 made.map_err(|error| self.share.refusal("making it", &error))?;
@@ -182,7 +177,7 @@ impl Chain {
         }
     }
 
-    /// Returns the greatest version by listing; makes the directory if none is `known` to have been.
+    /// Lists the greatest version; makes the directory unless one is `known` to have been.
     fn greatest(&self, known: bool) -> Result<Version, Failure> {
         let failed = |what: &str, error| self.share.refusal(what, &error);
         let versions = match self.share.list() {
@@ -198,8 +193,8 @@ impl Chain {
         }
         let begun = self.share.begin();
         let begun = begun.map_err(|error| failed("making the directory of its versions", error))?;
-        // An instance with a kernel lock here looks for this directory, and this instance from now on for that
-        // one's record: one of the two sees the other.
+        // An instance with a kernel lock here looks for this directory, and this one now for that one's record:
+        // one sees the other.
         match self.share.hint() {
             Ok(Hint::Foreign) => return Err(self.share.stranger()),
             Ok(_) => {}
@@ -221,7 +216,6 @@ impl Chain {
         )))
     }
 
-    /// Reports versions that are gone: removed, or the drive was unmounted.
     pub(super) fn are_gone(&self) -> Failure {
         let known = self.state().device;
         if known.is_none() || self.share.device() == known {
@@ -238,7 +232,7 @@ impl Chain {
     /// # Errors
     /// While records cannot be read.
     pub(super) fn carried(&self, look: &Look) -> Result<Carried, Failure> {
-        // Back version by version: a maker that died writes no record, and the one before it has the results.
+        // A maker that died writes no record, and the one before it has the results.
         let (mut unread, mut failed) = (false, false);
         let mut doubt = |error: io::Error| {
             failed = true;
@@ -247,7 +241,7 @@ impl Chain {
         let mut next = look.version;
         let mut record = look.record.clone();
         while next > 0 && record.is_none() {
-            // An unreadable record may have a result. Check for it first: one written in between can be read.
+            // It may have a result. Check first: a record written in between can be read.
             let is_there = known(self.share.bears_record(next), true, &mut doubt)?;
             record = known(self.share.read_record(next), None, &mut doubt)?;
             unread |= record.is_none() && is_there;
@@ -272,13 +266,12 @@ impl Chain {
         })
     }
 
-    /// Judges a read error at this version: doubt, but not for ever.
     fn doubt_for_now(&self, version: Version, error: &io::Error) -> Result<(), Failure> {
         // One lost answer must not cost results, and a disk that failed for good must not keep all instances
         // out.
         let now = Instant::now();
         let mut state = self.state();
-        // Errors an hour apart, behind different versions, have passed.
+        // Long apart, behind different versions, errors have passed.
         let before = state
             .unreadable
             .filter(|(_, last, of)| now.since(*last) < RETRY_LIMIT || *of == version);
@@ -290,7 +283,7 @@ impl Chain {
         }
     }
 
-    /// Returns a tenure that was never granted, which carries the results on.
+    /// Returns a tenure that was never granted, with the results.
     pub(super) fn of_before(&self, version: Version) -> Result<Tenure, Failure> {
         let Carried { once, unread } = self.carried(&Look {
             version: version - 1,
@@ -307,23 +300,21 @@ impl Chain {
 }
 
 impl Chain {
-    /// Whether the task is over, by the last readable record.
     pub(super) fn is_over(&self, look: &Look) -> Result<Option<TaskResult>, Failure> {
         let Some(task) = &self.task else {
             return Ok(None);
         };
-        // Once, and not at every look: this instance's clock continues from the answer.
+        // Once: this instance's clock continues from the answer.
         task.ask_if(task.lacks_the_time(), || self.time())?;
         Ok(task.result(&self.carried(look)?.once))
     }
 
-    /// Begins the task under control, before anything runs: checks for room for the result, and finds the
-    /// period. Returns how often the task failed in it.
+    /// Begins the task under control, before anything runs. Returns how often it failed in this period.
     pub(super) fn begin_task(&self, task_log: &TaskLog, unread: bool) -> Result<u32, Failure> {
         let Some(task) = &self.task else {
             return Ok(0);
         };
-        // Ask again under control: after hours of waiting two clocks have drifted apart.
+        // Again: after hours of waiting two clocks have drifted apart.
         task.ask_if(task.is_periodic() && !unread, || self.time())?;
         let begun = task.begin_known(task_log, unread, &self.candidate.identity);
         begun.map_err(|why| self.fatal(why))
@@ -342,7 +333,7 @@ impl Chain {
             ours.record.once = tenure.record.once.clone();
         }
         self.write(version, false, &tenure);
-        // The hint does not count: the next version overwrites it.
+        // Not the hint: the next version overwrites it.
         let written = self.writer.outcome(version, give_up_at, Wanted::Record);
         if written.record {
             return Ok(());
@@ -360,7 +351,7 @@ impl Chain {
     }
 }
 
-// Simulated: the drive can fail, and no test waits for a minute.
+// Simulated: no test waits for a minute.
 #[cfg(test)]
 #[cfg(debug_assertions)]
 mod tests {
@@ -383,7 +374,7 @@ mod tests {
 
     const ONE: &str = r#"[{"key":"a","over":{"exit":0,"token":1,"by":"b","at":"c"}}]"#;
 
-    /// Local disk on which reading in this directory fails so many times.
+    /// Local disk on which reading here fails so many times.
     struct Fails {
         place: PathBuf,
         times: AtomicU32,
@@ -401,7 +392,7 @@ mod tests {
         }
     }
 
-    /// Makes a lock whose first version has a result, and whose second has no record.
+    /// Makes a lock with a result in version 1, and no record of version 2.
     fn lock() -> (TempDir, PathBuf) {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
@@ -426,7 +417,7 @@ mod tests {
         (dir, path)
     }
 
-    /// Runs `work` on the lock at this path, whose result cannot be read so many times; returns what it sends.
+    /// Runs `work` on a lock whose result cannot be read so many times.
     fn play<T: Send + 'static>(
         path: &Path,
         times: u32,

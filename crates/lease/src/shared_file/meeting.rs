@@ -1,8 +1,8 @@
 //! [`meet`]: doctors on several machines race for the same names, beside the lock.
 //!
-//! A doctor is present while its mark changes; a dead one's stays. The two with the smallest numbers pair up,
-//! wait for each other before each name, and leave a witness in each name that they made. With two witnesses in
-//! one name, the drive told both that they made it. The lock's own files are never touched.
+//! A doctor is present while its mark changes. The two with the smallest numbers pair up, wait for each other
+//! before each name, and leave a witness in each name that they made. With two witnesses in one name, the drive
+//! told both that they made it. The lock's own files are never touched.
 
 use std::cmp::{max, min};
 use std::collections::BTreeMap;
@@ -31,8 +31,8 @@ pub struct Meeting {
     pub shared: u32,
 }
 
-/// Waits up to `patience` for another doctor of the lock at `path`, and races against it; `None`: none came.
-/// Calls `alive` after each answer of the drive.
+/// Waits up to `patience` for another doctor of the lock at `path`, and races against it. Calls `alive` after
+/// each answer of the drive.
 ///
 /// # Errors
 /// The kernel's.
@@ -76,7 +76,7 @@ struct Table<'a> {
 impl Table<'_> {
     fn meet(&mut self, until: Instant) -> io::Result<Option<Meeting>> {
         self.make(self.place.clone())?;
-        // Marks of the others when first seen.
+        // Marks when first seen.
         let mut first = BTreeMap::new();
         let (other, host) = loop {
             self.beat()?;
@@ -99,7 +99,7 @@ impl Table<'_> {
             }
             names += 1;
         }
-        // Now both have left their witnesses, or the other has ended.
+        // Now both have left their witnesses.
         self.takes_turn(other, NAMES)?;
         let mut shared = 0;
         for name in 0..names {
@@ -130,7 +130,6 @@ impl Table<'_> {
         }
     }
 
-    /// Returns the other doctors' marks and machines.
     fn present(&self) -> io::Result<BTreeMap<u32, (u64, String)>> {
         let mut present = BTreeMap::new();
         for name in files::list(&self.place)? {
@@ -154,7 +153,7 @@ impl Table<'_> {
         Ok(present)
     }
 
-    /// Waits until the other comes to this turn; `false`: it does not.
+    /// Waits until the other comes to this turn.
     fn takes_turn(&mut self, other: u32, turn: u32) -> io::Result<bool> {
         let mark = |one: u32, two: u32| format!("turn.{one:08x}.{two:08x}.{turn}");
         self.make(self.place.join(mark(self.own, other)))?;
@@ -176,7 +175,6 @@ impl Table<'_> {
         }
     }
 
-    /// Makes a directory; `false`: it exists.
     fn make(&mut self, path: PathBuf) -> io::Result<bool> {
         let made = match files::make_directory(path.clone()) {
             Ok(()) => true,
@@ -188,7 +186,7 @@ impl Table<'_> {
         Ok(made)
     }
 
-    /// Removes this doctor's traces; the last one removes the place.
+    /// Removes this doctor's traces.
     fn clear(&mut self) {
         for made in self.made.drain(..).rev() {
             let _ = files::remove_directory(made);
@@ -209,7 +207,7 @@ mod tests {
     fn two_doctors_race_for_the_same_names_and_leave_nothing() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("lock");
-        // Left by one that was killed, with the smallest number.
+        // Left by a killed doctor.
         let dead = beside(&path, PLACE).join("here.00000000.7.gone");
         fs::create_dir_all(&dead).unwrap();
         let doctor = |host: &'static str| {

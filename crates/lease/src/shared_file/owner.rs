@@ -1,9 +1,9 @@
 //! Owner of a version that a holder was to make, and that exists already.
 //!
-//! The answer to this instance's own request may have been lost. Without a readable record, time tells whose it
-//! is: before this instance's lease is over no other takes over, unless an operator breaks the lease. So an
-//! operator announces a break first, by directories, which no cache answers. An operator's version must never
-//! be taken for an own one: the instance that continued from it would run beside the one that took over by it.
+//! The answer to this instance's own request may have been lost. Without a readable record, time tells: no
+//! other takes over before this instance's lease is over, unless an operator breaks it. So an operator
+//! announces a break first, by directories, which no cache answers. An operator's version must never be taken
+//! for an own one: the instance that continued from it would run beside the next holder.
 
 use std::io;
 

@@ -1,8 +1,8 @@
 //! Releases the lock after the supervisor's death, from the guardian.
 //!
-//! The store leaves a note with each version ([`leave_note`]) in memory that the two share, from the take-over
-//! until others can read that the lock is free ([`forget`]). [`execute`] runs when the supervisor is dead and
-//! the tree is empty. It must never make a version after one that may be another's.
+//! The store leaves a note with each version ([`leave_note`]) in shared memory, until others can read that the
+//! lock is free ([`forget`]). [`execute`] runs when the supervisor is dead and the tree is empty. It must never
+//! make a version after one that may be another's.
 
 use std::os::unix::ffi::{OsStrExt as _, OsStringExt as _};
 use std::path::{Path, PathBuf};
@@ -21,16 +21,15 @@ use trafficcop_core::Observed;
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::util::lock;
 
-// Release order for the guardian, given before the first tenure.
 pub(super) const MARK: &[u8] = b"shared drive";
 
-/// Seconds that the guardian waits for a drive that does not answer; then the lease runs out.
+/// Seconds that the guardian waits for a drive; then the lease runs out.
 pub const LIMIT: u32 = 10;
 const RETRY: Duration = Duration::from_millis(250);
 
 // One for the process: the guardian is forked before any store exists.
 static MEMORY: OnceLock<Option<Arc<dyn SharedMemory>>> = OnceLock::new();
-// Slots can be released together, and the memory has one writer at a time.
+// Slots can be released together.
 static WRITING: Mutex<()> = Mutex::new(());
 
 /// Makes the memory at the first call, before the fork.
@@ -65,12 +64,11 @@ fn note(path: &Path, t0: Instant, record: &VersionRecord) -> Vec<u8> {
     [path.as_os_str().as_bytes(), b"\0", &t0, &record.encode()].concat()
 }
 
-/// Makes the next version, which says that the lock is free.
 pub(crate) fn execute() {
     let Some(memory) = MEMORY.get().and_then(Option::as_ref) else {
         return;
     };
-    // A drive that hangs must not keep the guardian. SIGALRM is blocked here, like other signals that it reads.
+    // A drive that hangs must not keep the guardian, which has blocked SIGALRM.
     let alarm: SigSet = [Signal::SIGALRM].into_iter().collect();
     let _ = alarm.thread_unblock();
     nix::unistd::alarm::set(LIMIT);
@@ -114,7 +112,7 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
     let mut observed = Observed::new(last.nonce, last.lease);
     observed.made(last.version, t0);
     let mut steps = 0;
-    // Several, if it died between making a version and noting it: no other instance writes that record.
+    // Several: it may have died between making a version and noting it.
     while steps < STEPS {
         let Some(version) = observed.own().and_then(|own| own.checked_add(1)) else {
             return;
@@ -150,7 +148,7 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
 }
 
 fn tell(share: &Share, record: &VersionRecord, give_up_at: Instant) {
-    // One of the two is enough. A record that was begun is not begun again: then the hint must be written.
+    // A record that was begun is not begun again: then the hint must be written.
     while share.write_record(record).is_err()
         && share.write_hint(record).is_err()
         && waits(give_up_at)
@@ -226,7 +224,7 @@ mod tests {
         share.make(2).unwrap();
         give_back(&share, Instant::now(), released.clone());
         assert_eq!(share.record(2).as_ref(), Some(&released));
-        // Another instance has taken over, and writes its record later.
+        // Another instance writes its record later.
         share.make(3).unwrap();
         give_back(&share, Instant::now(), released);
         assert_eq!(share.list().unwrap(), [0, 1, 2, 3]);
@@ -302,7 +300,7 @@ mod tests {
         use super::*;
         use trafficcop_core::clock::{SimulatedClock, start_thread};
 
-        /// Local disk that fails once when asked whether a lease was broken.
+        /// Local disk that fails once when asked for a break.
         #[derive(Default)]
         struct Fails(AtomicBool);
 

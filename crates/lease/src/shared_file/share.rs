@@ -1,8 +1,7 @@
 //! Requests to the drive: versions, their records, the hint.
 //!
-//! Called where hanging is allowed: in a thread that no caller waits for past its time, or in a guardian whose
-//! work is done. It must never remove the lock's path, rename anything but a prepared chain, or report a
-//! version as made that existed before.
+//! It must never remove the lock's path, rename anything but a prepared chain, or report a version as made that
+//! existed before. It may hang: no caller waits for it past its time.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -19,13 +18,12 @@ use trafficcop_core::observed::Version;
 pub(crate) const VERSIONS: &str = ".versions";
 const RECORD: &str = "record";
 // Made in a version to see that it exists; holds the next version's record. In the next version itself, a
-// create that the server holds back (its grace period) would lock the directory that the next renewal needs.
+// create that a server in its grace period holds back would lock the directory that the renewal needs.
 const NEXT: &str = "next";
 // Made by an operator in a version, all of them, before the next version. A holder that finds the next without
-// a readable record makes the first that is missing; if that succeeds, no operator made the next. Several,
-// because that answer can be lost, and a retry needs another name.
+// a readable record makes the first that is missing: if it can, no operator made the next. Several, because
+// that answer can be lost, and a retry needs another name.
 const BROKEN: [&str; 4] = ["broken.1", "broken.2", "broken.3", "broken.4"];
-// Prefix of the directories of `with_a_trial`.
 const TRIAL: &str = "time.";
 // Digits of the greatest number: names sort as numbers do.
 const DIGITS: usize = 20;
@@ -36,17 +34,14 @@ pub(super) enum Made {
     Exists,
 }
 
-/// Whether an operator has broken the lease of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Broken {
     No,
     /// Broken, being broken, or too many answers were lost.
     Perhaps,
-    /// The version is missing.
     IsGone,
 }
 
-/// Content of the lock's path.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Hint {
     Missing,
@@ -65,7 +60,6 @@ pub(super) struct Share {
 }
 
 impl Share {
-    /// Expects an absolute path; does no I/O.
     pub(super) fn new(path: &Path) -> Share {
         Share {
             path: path.to_owned(),
@@ -85,14 +79,14 @@ impl Share {
         self.versions.join(name(version))
     }
 
-    /// Returns the directory of a version's record; version 0 has none.
+    /// Version 0 has none.
     fn record_place(&self, version: Version) -> PathBuf {
         self.version(version.saturating_sub(1)).join(NEXT)
     }
 
     pub(super) fn hint(&self) -> io::Result<Hint> {
         match files::stat(&self.path) {
-            // Look before opening: opening a device can do things.
+            // Opening a device can have effects.
             Ok(found) if found.kind != Kind::File => return Err(not_a_file(found)),
             Ok(_) => {}
             Err(error) if error.kind() == ErrorKind::NotFound => return Ok(Hint::Missing),
@@ -109,7 +103,7 @@ impl Share {
         if let Some(record) = VersionRecord::decode(&bytes) {
             return Ok(Hint::Record(Box::new(record)));
         }
-        // Only zeros: a write that a crash of the server has torn.
+        // Only zeros: a crash of the server has torn a write.
         let blank = bytes.iter().all(|byte| *byte == 0);
         if bytes.starts_with(FIRST_LINE) || FIRST_LINE.starts_with(&bytes) || blank {
             return Ok(Hint::Unread);
@@ -117,7 +111,7 @@ impl Share {
         Ok(Hint::Foreign)
     }
 
-    /// Makes the lock's path, with the first line alone, unless it exists.
+    /// Makes the lock's path with its first line, unless it exists.
     pub(super) fn make_hint(&self) -> io::Result<()> {
         let made = files::write(self.path.clone(), true, false, version_record::first_hint());
         match made {
@@ -126,7 +120,6 @@ impl Share {
         }
     }
 
-    /// Writes the first line into an empty file.
     pub(super) fn begin_hint(&self) -> io::Result<()> {
         files::write(
             self.path.clone(),
@@ -141,7 +134,7 @@ impl Share {
         files::write(self.path.clone(), false, true, record.encode_hint())
     }
 
-    /// Like [`Share::place`], but also refuses a hard link, for taking a lock.
+    /// Like [`Share::place`], but also refuses a hard link.
     pub(super) fn examine(&self) -> io::Result<Option<Found>> {
         match files::stat_link(&self.path) {
             Ok(found) if found.kind == Kind::File && found.has_another_name => Err(io::Error::new(
@@ -153,7 +146,7 @@ impl Share {
     }
 
     /// Refuses a path that is not the lock's file itself: the versions lie beside the name, so with a second
-    /// name two instances would have the lock. Returns the directory of versions.
+    /// name two instances would have the lock.
     pub(super) fn place(&self) -> io::Result<Option<Found>> {
         let why = match files::stat_link(&self.path) {
             Ok(found) if found.kind == Kind::Link => {
@@ -175,8 +168,8 @@ impl Share {
         }
     }
 
-    /// Begins a chain: renames a prepared directory, with version 0 in it, to where nothing is. Simultaneous
-    /// makers begin one chain, and none begins again where versions have been.
+    /// Renames a prepared directory, with version 0 in it, to where nothing is. Simultaneous makers begin one
+    /// chain, and none begins again where versions have been.
     pub(super) fn begin(&self) -> io::Result<Made> {
         let prepared = beside(&self.versions, format!(".{:016x}", fastrand::u64(..)));
         // Version 0 first: rename(2) replaces an empty directory.
@@ -192,20 +185,19 @@ impl Share {
         if let Some(libc::ENOTEMPTY | libc::EEXIST) = error.raw_os_error() {
             return Ok(Made::Exists);
         }
-        // NFS and SMB report a failed rename in many ways, so look. A list can be old: then ask the server for
-        // version 0.
+        // NFS and SMB report a failed rename in many ways. A list can be old: then ask the server for version
+        // 0.
         let there = self.list().is_ok_and(|versions| !versions.is_empty())
             || self.is_there(0).unwrap_or(false);
         if there { Ok(Made::Exists) } else { Err(error) }
     }
 
-    /// Refuses a user whose versions others could not continue. `versions` is from [`Share::examine`].
+    /// Refuses a user whose versions others could not continue.
     pub(super) fn refuse_strangers(&self, versions: Option<Found>) -> io::Result<()> {
         let Some(of) = versions.filter(|it| it.owner != geteuid().as_raw()) else {
             return Ok(());
         };
-        // Servers can give all files to one user (all_squash), and SMB shows them as one user's: a trial shows
-        // the owner.
+        // A server can give all files to one user (all_squash), as SMB does: a trial shows the owner.
         let made = with_a_trial(&self.versions, files::stat)?;
         if made.owner == of.owner || made.is_others_to_write {
             return Ok(());
@@ -217,9 +209,9 @@ impl Share {
         Err(io::Error::new(ErrorKind::InvalidInput, why))
     }
 
-    /// Tries what a take-over from this version does: makes something beside it and, if `within`, in it.
+    /// Makes something beside this version and, if `within`, in it, as a take-over does.
     pub(super) fn try_taking_over(&self, last: Version, within: bool) -> io::Result<()> {
-        // Modes and owners do not tell on SMB, whatever the account.
+        // Modes and owners do not tell on SMB.
         let places = [
             Some(self.versions.clone()),
             within.then(|| self.version(last)),
@@ -247,7 +239,7 @@ impl Share {
         Ok(self.make_in(version, NEXT)?.is_some())
     }
 
-    /// Whether an operator has broken this version's lease, by the server's word. The next version must exist.
+    /// Whether an operator has broken this version's lease; the next version must exist.
     pub(super) fn broken(&self, version: Version) -> io::Result<Broken> {
         for name in BROKEN {
             match self.make_in(version, name)? {
@@ -259,7 +251,7 @@ impl Share {
         Ok(Broken::Perhaps)
     }
 
-    /// Announces a break, before the next version is made; `false`: the version is missing.
+    /// Announces a break, before the next version is made.
     pub(super) fn say_broken(&self, version: Version) -> io::Result<bool> {
         for name in BROKEN {
             if self.make_in(version, name)?.is_none() {
@@ -269,7 +261,7 @@ impl Share {
         Ok(true)
     }
 
-    /// Makes a directory in a version; `None`: the version is missing.
+    /// Makes a directory in a version, unless that is missing.
     fn make_in(&self, version: Version, name: &str) -> io::Result<Option<Made>> {
         let make = || match files::make_directory(self.version(version).join(name)) {
             Ok(()) => Ok(Some(Made::Made)),
@@ -298,8 +290,7 @@ impl Share {
         }
     }
 
-    /// Whether a version has a record, readable or not. A server that has just restarted answers this, but
-    /// opens no file.
+    /// Whether a version has a record, readable or not; opens no file.
     pub(super) fn has_record(&self, version: Version) -> bool {
         self.bears_record(version).unwrap_or(false)
     }
@@ -351,7 +342,7 @@ impl Share {
         Ok(found)
     }
 
-    /// Whether this version, without a predecessor, is all that a removal has left of a chain.
+    /// Whether this version is all that a removal has left of a chain.
     pub(super) fn is_left_alone(&self, last: Version) -> io::Result<bool> {
         let versions = self.list()?;
         // Old views may have left versions beside it: none continues another.
@@ -361,7 +352,7 @@ impl Share {
 
     /// Removes a version, with the record of the next.
     pub(super) fn remove(&self, version: Version) -> io::Result<()> {
-        // From the inside out, not as a tree: another program's files are kept and reported.
+        // Not as a tree: another program's files are kept and reported.
         let path = self.version(version);
         let next = path.join(NEXT);
         let removed = files::remove_file(next.join(RECORD));
@@ -373,7 +364,7 @@ impl Share {
         }
         match files::remove_directory(path.clone()) {
             Err(error) if error.kind() != ErrorKind::NotFound => {
-                // Announced breaks, and trials of instances that died.
+                // Announced breaks, and dead instances' trials.
                 let mut removed = false;
                 for name in files::list(&path)? {
                     let text = name.to_string_lossy();
@@ -395,12 +386,12 @@ impl Share {
         Some(files::stat(directory).ok()?.device)
     }
 
-    /// Returns when a version, or something in it, was made, by the server's clock since 1970.
+    /// Returns the last change in a version, by the server's clock since 1970.
     pub(super) fn made_at(&self, version: Version) -> io::Result<Duration> {
         files::stat(&self.version(version)).map(|made| made.modified)
     }
 
-    /// Returns the server's time since 1970, by a directory made for this.
+    /// Returns the server's time since 1970.
     pub(super) fn time(&self) -> io::Result<Duration> {
         with_a_trial(&self.versions, |path| {
             files::stat(path).map(|made| made.modified)
@@ -408,7 +399,6 @@ impl Share {
     }
 }
 
-/// Makes a directory in this one, asks something of it, and removes it.
 fn with_a_trial<T>(place: &Path, ask: impl Fn(&Path) -> io::Result<T>) -> io::Result<T> {
     // No file: a server that has just restarted opens none.
     let path = place.join(format!("{TRIAL}{:08x}", fastrand::u32(..)));
@@ -491,7 +481,6 @@ mod tests {
         share.remove(0).unwrap();
         share.remove(1).unwrap();
         assert!(share.list().unwrap().is_empty());
-        // An empty directory is no chain.
         assert_eq!(share.begin().unwrap(), Made::Made);
     }
 
@@ -507,11 +496,9 @@ mod tests {
             assert_eq!(share.broken(1).unwrap(), Broken::No);
         }
         assert_eq!(share.broken(1).unwrap(), Broken::Perhaps);
-        // One that exists does not prevent the announcement.
         assert_eq!(share.broken(0).unwrap(), Broken::No);
         assert!(share.say_broken(0).unwrap());
         assert_eq!(share.broken(0).unwrap(), Broken::Perhaps);
-        // A dead instance's trial.
         fs::create_dir(share.version(0).join("time.00000000")).unwrap();
         for version in [0, 1] {
             share.remove(version).unwrap();

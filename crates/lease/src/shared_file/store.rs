@@ -29,9 +29,9 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use trafficcop_core::{Failure, Grant};
 
-// Time that a release waits for a step that hangs, twice: a drive that answers at all does so by then.
+// Time that a release waits for a step that hangs, twice: a working drive answers by then.
 const STEP_TIMEOUT: Duration = Duration::from_secs(1);
-// Time for leaving a stamp. Without it the next instances wait a lease longer.
+// Without a stamp the next instances wait a lease longer.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(250);
 
 /// Store of a lock on a shared drive, for one instance.
@@ -39,7 +39,6 @@ pub struct SharedFile {
     name: String,
     jobs: BlockingJobs,
     chain: Arc<Chain>,
-    /// Whether this tenure's release has waited for a step in vain.
     overdue: AtomicBool,
 }
 
@@ -156,7 +155,7 @@ impl LeaseStore for SharedFile {
         if self.jobs.is_idle() && self.chain.has_nothing() {
             return Ok(());
         }
-        // Nothing is done in time behind a step that hangs, and a lease runs out.
+        // Behind a step that hangs nothing is done in time.
         let limit = give_up_at.min(Instant::now() + STEP_TIMEOUT);
         if !self.jobs.is_idle_by(limit).await {
             let why = "the drive does not answer";
@@ -184,9 +183,9 @@ impl LeaseStore for SharedFile {
     ) -> Result<(), Failure> {
         let what = update.doing();
         let update = match update {
-            // The next renewal reports it: a version of its own would delay that.
+            // The next renewal reports it.
             RecordUpdate::Health(health) => return self.chain.tell(false, health),
-            // Every later version records it, whatever becomes of this one.
+            // Every later version records it, too.
             RecordUpdate::Draining { health } => {
                 self.chain.tell(true, health)?;
                 None
@@ -232,7 +231,6 @@ mod tests {
     use super::*;
     use crate::record::Candidate;
 
-    /// Makes a step hang until the returned sender is dropped.
     async fn hang(store: &SharedFile) -> mpsc::Sender<()> {
         let (go_on, hangs) = mpsc::channel();
         let step = move |_: &Chain| {
@@ -267,7 +265,7 @@ mod tests {
         SharedFile::open(&directory.join("lock"), &competitor).expect("a store")
     }
 
-    /// The drive takes more than a second, days after it hung in another tenure.
+    /// The drive takes more than a second, also in a later tenure.
     #[tokio::test]
     async fn release_of_each_tenure_waits_twice_for_a_step_that_hangs() {
         let directory = tempfile::tempdir().expect("a directory");

@@ -1,8 +1,7 @@
 //! Writes records and hints behind the making of versions, and removes old versions.
 //!
 //! Control does not depend on it: a server that has just restarted makes versions at once, and opens no file
-//! for a minute. So it has threads of its own; a newer record replaces one that still waits. It must never
-//! write a record for another's version.
+//! for a minute. So it has threads of its own. It must never write a record for another's version.
 
 use std::io;
 use std::sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError};
@@ -15,15 +14,13 @@ use trafficcop_core::observed::Version;
 use trafficcop_core::util::lock;
 
 struct Keeping {
-    // Age at which a version may be removed, by the server's clock: longer than any client's cache keeps a
-    // view.
+    // Age, by the server's clock, that no client's cached view reaches.
     kept_for: Duration,
-    // Last versions that stay, however old: after a night without a holder, the last one's results must be
-    // found.
+    // Last versions that stay: after a night without a holder, the last results must be found.
     kept: usize,
-    // Versions removed at once: more than come in a round, but few, so that records need not wait for long.
+    // More than come in a round, but few: records need not wait for long.
     removed: usize,
-    // Versions between two removals: a list at each renewal would cost too much.
+    // Versions between two lists, which would cost too much at each renewal.
     pace: u64,
 }
 
@@ -34,7 +31,7 @@ const KEEPING: Keeping = Keeping {
     pace: 32,
 };
 
-/// Limits of a simulation: low enough for older views to come up.
+/// Limits of a simulation, in which older views come up.
 const SIMULATED: Keeping = Keeping {
     kept_for: Duration::from_secs(60),
     kept: 6,
@@ -80,13 +77,12 @@ enum Target {
     Hint,
 }
 
-/// Records and hints, with a thread each: a hint may wait until every client that read it has answered the
-/// server, and one may be gone.
+/// Records and hints, with a thread each: a hint may wait for every client that read it, and one may be gone.
 #[derive(Default)]
 struct Queue {
     record: Pending,
     hint: Pending,
-    // Version greater than any own, found in the directory: for the next renewal.
+    // Version greater than any own, for the next renewal.
     surpassed: Option<Version>,
     removal: Version,
 }
@@ -101,7 +97,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// Whether the record of this version, or a later one, was written; `None`: not known yet.
+    /// Whether the record of this version, or a later one, was written.
     fn outcome(&self, version: Version) -> Option<bool> {
         let (_, written) = self.done.filter(|(done, _)| *done >= version)?;
         Some(written)
@@ -130,7 +126,7 @@ impl Writer {
         }))
     }
 
-    /// Writes this once more, unless a thread is at it or others can read one of the two.
+    /// Writes this once more, unless a thread is at it or others can read it.
     pub(super) fn again(&self, record: &VersionRecord) {
         let seen = self.outcome(record.version, Instant::ZERO, Wanted::Either);
         if seen.record || seen.hint {
@@ -143,7 +139,7 @@ impl Writer {
         }
     }
 
-    /// Writes this as soon as the current write is done.
+    /// Writes this after the current write.
     pub(super) fn put(&self, record: &VersionRecord) {
         for (target, name) in TARGETS {
             self.put_by(target, name, record);
@@ -167,7 +163,7 @@ impl Writer {
         }
     }
 
-    /// Returns the outcome for this version, once it is decided or the time is up.
+    /// Returns the outcome once it is decided or the time is up.
     pub(super) fn outcome(&self, version: Version, give_up_at: Instant, wanted: Wanted) -> Written {
         let mut queue = self.0.queue();
         loop {
@@ -244,7 +240,6 @@ impl Shared {
         }
     }
 
-    /// Reports trouble once, until a write succeeds.
     fn tell(&self, pending: &mut Pending, error: Option<&io::Error>) {
         let Some(error) = error else {
             pending.told = false;
@@ -259,8 +254,8 @@ impl Shared {
         }
     }
 
-    /// Removes versions that are older than an hour. An instance with a view as old finds its version's
-    /// predecessor missing, and withdraws. Stops at the first version that was not certainly removed.
+    /// Removes old versions. An instance with a view as old finds its version's predecessor missing, and
+    /// withdraws. Stops at the first version that was not certainly removed.
     fn remove_old(&self, ours: Version) {
         let Ok(versions) = self.share.list() else {
             return;
@@ -335,7 +330,6 @@ mod tests {
         };
         assert!(share.write_record(&other).is_err());
         assert_eq!(share.record(1), Some(record(1)));
-        // A hint that cannot be written keeps no record back.
         std::fs::remove_file(share.path()).unwrap();
         share.make(2).unwrap();
         writer.put(&record(2));
@@ -361,7 +355,6 @@ mod tests {
         writer.0.remove_old(100);
         let left = share.list().unwrap();
         assert_eq!((left[0], left.len()), (37, 64));
-        // Versions that are not an hour old stay.
         for version in 101..=180 {
             share.make(version).unwrap();
         }
