@@ -17,13 +17,13 @@ const UNKNOWN: &str = "unknown";
 // Symbolic links to follow (the kernel's limit is 40).
 const LINKS: usize = 40;
 
-// File systems that no other machine can have, with locks of the kernel's. A list of the trusted: an unknown
-// one taken for shared costs a lease's length; taken for local, two machines would run at once.
+// File systems whose files no other machine can have, and whose locks the kernel keeps. A list of the trusted:
+// an unknown one taken for shared costs a lease's length; taken for local, two machines would run at once.
 const LOCAL: &str = "ext2 ext3 ext4 xfs btrfs zfs f2fs bcachefs jfs reiserfs nilfs2 tmpfs ramfs \
     rootfs devtmpfs overlay fuseblk ntfs3 vfat exfat hfsplus ufs udf iso9660 squashfs erofs hugetlbfs";
 
 // Shared file systems on which exactly one of two machines makes a directory, and how that is known. If both
-// succeeded, both would run.
+// makers succeeded, both would run.
 const EXCLUSIVE: &[(&str, &str)] = &[
     ("nfs nfs4 cifs smb3", "tried between machines (tests/vm)"),
     (
@@ -51,12 +51,12 @@ pub struct Mount {
     pub kind: String,
     /// Whether other machines may have the same files.
     pub shared: bool,
-    /// Mount options, also the server's side's.
+    /// Options of the mount and of its file system.
     pub options: String,
     /// Mount point.
     pub at: PathBuf,
     device: String,
-    /// Directory of the file system that is mounted.
+    /// Directory of the file system that is mounted here.
     root: PathBuf,
 }
 
@@ -75,20 +75,22 @@ impl Mount {
         known.map(|(_, how)| *how).or_else(local)
     }
 
-    /// Refuses a lock at `path` without a known [proof](Mount::proof). A look at `path` before mounts a drive
-    /// that is mounted on demand.
+    /// Refuses a lock at `path` without a known [proof](Mount::proof). Look at `path` first, which mounts a
+    /// drive that is mounted on demand.
     pub fn refuse_unproven(&self, path: &Path) -> Result<(), String> {
         if self.proof().is_some() {
             return Ok(());
         }
         Err(format!(
-            "{}: it is not known whether exactly one of two machines makes a directory on this file system ({}), and without that two commands could run: use a drive that is known (docs/files.md), or pass --mkdir-is-exclusive",
+            "{}: it is not known whether exactly one of two machines makes a directory on this file system \
+             ({}), and without that two commands could run: use a drive that is known (docs/files.md), or pass \
+             --mkdir-is-exclusive",
             path.display(),
             self.kind
         ))
     }
 
-    /// Whether changes of other machines show late here.
+    /// Whether changes of other machines show late here: an NFS mount that asks no server when a file is opened.
     #[must_use]
     pub fn is_slow_to_tell(&self) -> bool {
         self.kind.starts_with("nfs") && self.options.split(',').any(|option| option == "nocto")
@@ -99,7 +101,8 @@ impl Mount {
         if self.is_slow_to_tell() {
             tracing::warn!(
                 path = %path.display(),
-                "this {} mount (nocto) shows changes of other machines late: nothing overlaps, but a hand-over can take a minute",
+                "this {} mount (nocto) shows changes of other machines late: nothing overlaps, but a hand-over \
+                 can take a minute",
                 self.kind
             );
         }
@@ -178,7 +181,7 @@ fn under(mounts: &[Mount], path: &Path) -> Mount {
 /// Refuses a path at which a lock excludes no process. In an overlay's upper directory, the file has another
 /// inode through the overlay. Below an unmounted drive's mount point, the lock would be local.
 pub fn refuse_wrong_place(path: &Path) -> Result<(), OpenError> {
-    // Most machines have neither, and every start comes here.
+    // Most machines have neither, and every start comes here: the whole table takes longer.
     const OVERLAY: &[u8] = b" - overlay ";
     let text = text_for(path)?;
     let has_overlay = text.windows(OVERLAY.len()).any(|words| words == OVERLAY);
@@ -191,8 +194,8 @@ pub fn refuse_wrong_place(path: &Path) -> Result<(), OpenError> {
     let read_link = |path: &Path| std::fs::read_link(path).ok();
     if let Some(drive) = unmounted_above(&mounts, &planned, &absolute, &read_link) {
         return Err(OpenError::in_words(format!(
-            "{}: {} is the mount point of a network drive ({}, {}) that is not mounted, so a lock there would exclude no \
-             other machine: mount it, or name a file elsewhere",
+            "{}: {} is the mount point of a network drive ({}, {}) that is not mounted, so a lock there would \
+             exclude no other machine: mount it, or name a file elsewhere",
             path.display(),
             drive.at.display(),
             drive.kind,
@@ -202,8 +205,8 @@ pub fn refuse_wrong_place(path: &Path) -> Result<(), OpenError> {
     match overlay_above(&mounts, &absolute, &|path| std::fs::read_link(path).ok()) {
         None => Ok(()),
         Some(overlay) => Err(OpenError::in_words(format!(
-            "{}: this lies in the upper directory of the overlay that is mounted at {}, and the same file has another lock \
-             there: name it by its path in the overlay, or name a file elsewhere",
+            "{}: this lies in the upper directory of the overlay that is mounted at {}, and the same file has \
+             another lock there: name it by its path in the overlay, or name a file elsewhere",
             path.display(),
             overlay.at.display()
         ))),
@@ -319,7 +322,7 @@ fn walk(
     mount.map(|mount| (mount, here))
 }
 
-/// Returns the deepest mount point on the way from `here` through `ahead`, reversed.
+/// Returns the deepest mount point on the way from `here` through `ahead` (last part first).
 fn below(mounts: &[Mount], here: &Path, ahead: &[OsString]) -> Option<PathBuf> {
     let mut whole = here.to_owned();
     // Behind "..", the path leaves the place that would need a request.

@@ -31,7 +31,8 @@ use trafficcop_core::observed::SHORTEST_LEASE;
 use trafficcop_core::util::absolute;
 
 /// Problem of a kernel's lock on a drive that machines share.
-pub const KERNEL_ON_SHARED: &str = "a lock of the kernel's on a shared drive, where it excludes no other machine: 'run' refuses it";
+pub const KERNEL_ON_SHARED: &str = "a lock of the kernel's on a shared drive, where it excludes no other \
+    machine: 'run' refuses it";
 // Reads of a file that changes hands meanwhile; then the last record counts.
 const READS: usize = 4;
 const FLOCKED: &str = "another program has locked it with flock(2)";
@@ -113,7 +114,7 @@ impl Inspector for FileInspector {
     ) -> Result<Broken, Failure> {
         let seen = seen.record.unwrap_or_default();
         let period = period.map(|seconds| Duration::from_secs(seconds.into()));
-        // The holder writes every few seconds, and a drive may be as slow.
+        // The holder writes every few seconds, and a write here takes as long as the drive needs.
         let end = Instant::now() + REQUEST * 3;
         let mut broken = Broken::Overtaken;
         while broken == Broken::Overtaken && Instant::now() < end {
@@ -312,7 +313,8 @@ fn list(path: &Path, must_exist: bool) -> Result<Vec<LockStatus>, Failure> {
     // A mistyped path would look like an empty directory.
     if named == 0 && must_exist && !prefix.is_empty() {
         return Err(fatal(format!(
-            "{}: there is no such directory, and nothing in {} has a name that begins with it: name a directory, or the path of a lock in one",
+            "{}: there is no such directory, and nothing in {} has a name that begins with it: name a \
+             directory, or the path of a lock in one",
             path.display(),
             directory.display()
         )));
@@ -328,7 +330,7 @@ fn forget(
     shown: &TaskLog,
     force: bool,
 ) -> Result<ResetResult, Failure> {
-    // Also without its path: that takes nothing from a shared drive's lock.
+    // Also if the path was removed: that takes nothing from a shared drive's lock.
     if open::bears_versions(path) {
         return shared_file::forget(path, tasks, shown, force);
     }
@@ -377,7 +379,7 @@ fn forget_in(
     let (found, unread) = match once_log::read(file).map_err(failed("reading it"))? {
         Lookup::Nothing => return Ok(ResetResult::Nothing),
         Lookup::Results { task_log, .. } => (task_log, false),
-        // Unchanged, as the earlier text cannot be known; only --all gets further.
+        // Counts as unchanged: the earlier text cannot be known. Only --all gets further.
         Lookup::Damaged => (shown.clone(), true),
     };
     Ok(match tasks.left_out_of(&found, unread, shown) {

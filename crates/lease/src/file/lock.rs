@@ -1,4 +1,5 @@
-//! System calls that lock a file, and [`Probe`], which tries them on this mount.
+//! System calls that lock a file, and [`Probe`], which tries whether they exclude other processes on this
+//! mount.
 //!
 //! A locked file has two locks on one description: an open-file-description lock, which excludes other
 //! instances and lockf(3), and flock(2)'s lock, which excludes flock(1). Linux keeps the two apart. Only EAGAIN
@@ -48,12 +49,12 @@ pub(super) fn unlock(file: &fs::File) -> Result<(), Errno> {
     done
 }
 
-/// Lock that keeps another description from locking the file.
+/// Lock of another description that keeps this one from locking the file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Kind {
     /// Instance's lock, or that of a program that uses lockf(3).
     Ofd,
-    /// Another program's flock(2) alone.
+    /// Lock of flock(2) alone: another program's, no instance's.
     Flock,
 }
 

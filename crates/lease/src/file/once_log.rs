@@ -76,7 +76,7 @@ pub(super) fn read(file: &fs::File) -> io::Result<Lookup> {
         }
         (Position::Whole(edition, task_log), _) => results(task_log, 1, edition),
         (_, Position::Whole(edition, task_log)) => results(task_log, 0, edition),
-        // Room is made before there is any result.
+        // Room is made before there is any result: a crash in the middle of that loses nothing.
         (Position::Blank, _) | (_, Position::Blank) => Lookup::Nothing,
         (Position::Torn, Position::Torn) => Lookup::Damaged,
     })
@@ -212,7 +212,7 @@ impl LockFile {
         }
     }
 
-    /// Returns the results unless the task is over; before any write.
+    /// Returns the results, before any write, unless the task is over.
     pub(super) fn results(&self, file: &fs::File) -> Result<TaskLog, Failure> {
         let found = read(file).map_err(|error| self.results_failure("reading", &error))?;
         let Some(task) = &self.task else {
@@ -221,7 +221,8 @@ impl LockFile {
         // --once must prevent that a task is done twice.
         if found == Lookup::Damaged {
             return Err(fatal(format!(
-                "{}: its results cannot be read, so it is not known which tasks are done: empty it to run all tasks again",
+                "{}: its results cannot be read, so it is not known which tasks are done: empty it to run all \
+                 tasks again",
                 self.path.display()
             )));
         }

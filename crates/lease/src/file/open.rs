@@ -63,7 +63,8 @@ impl OpenError {
             Errno::EISDIR => "it is a directory: name a file in it".into(),
             Errno::EACCES | Errno::EPERM => {
                 format!(
-                    "no permission to open it for {purpose}: run as its owner, or make it and its directory writable for this user"
+                    "no permission to open it for {purpose}: run as its owner, or make it and its directory \
+                     writable for this user"
                 )
             }
             Errno::EROFS => "the file system is read-only: name a file on a writable one".into(),
@@ -134,7 +135,7 @@ pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
     }
 }
 
-/// Opens the file for reading only; `None` if it is missing.
+/// Opens the file for reading only; `None` if it is missing from an existing directory.
 pub(super) fn open_to_look(path: &Path) -> Result<Option<fs::File>, OpenError> {
     let failed = |error: io::Error| OpenError::of(path, false, "reading", &error);
     match fs::metadata(path) {
@@ -175,7 +176,7 @@ pub(super) fn shared(path: &Path) -> OpenError {
 /// # Errors
 /// If the kernel's table of mounts cannot be read: a guess could make a local lock a shared one for good.
 pub fn is_shared(path: &Path) -> Result<bool, OpenError> {
-    // A request to a shared drive hangs if its server is gone.
+    // In this order: a request to a shared drive hangs if its server is gone.
     Ok(mount::known(path)?.shared || bears_versions(path))
 }
 
@@ -232,7 +233,7 @@ pub(super) fn open_existing(path: &Path) -> io::Result<fs::File> {
     options().open(path)
 }
 
-/// Opens the same file, wherever its path leads by now.
+/// Opens the same file, wherever its path leads by now, with a description of its own.
 pub(super) fn reopen(file: &fs::File) -> io::Result<fs::File> {
     // Without O_NONBLOCK: the command may inherit it.
     let link = format!("/proc/self/fd/{}", file.as_raw_fd());

@@ -103,7 +103,8 @@ pub fn decode_record(bytes: &[u8]) -> Content {
     Content::Foreign
 }
 
-/// Whether the bytes begin like a record; a disk may show zeros for some.
+/// Whether the bytes begin like a record; a disk may show zeros for some. Other JSON with a token has no field
+/// of this width.
 fn begins_like_a_record(bytes: &[u8]) -> bool {
     let (opening, field) = bytes.split_at(OPENING.len().min(bytes.len()));
     opening.iter().zip(OPENING).all(|(byte, ours)| byte == ours)

@@ -96,10 +96,10 @@ struct Won {
 }
 
 impl File {
-    /// Opens the lock file, or creates it; writes nothing. It needs no threads.
+    /// Opens the lock file, or creates it; writes nothing. Synchronous, for the time before there are threads.
     ///
     /// # Errors
-    /// If the file cannot be opened for reading and writing, or has other content.
+    /// If the file cannot be opened for reading and writing, is not a regular file, or has other content.
     pub fn open(path: &Path, competitor: &Competitor) -> Result<File, OpenError> {
         // The command may start elsewhere.
         let path = std::path::absolute(path).map_err(|error| {
@@ -259,8 +259,9 @@ impl LockFile {
         state.record = Some(won.record);
     }
 
+    /// Locks the file at the path, or continues with the waiter's lock, and writes the record.
     fn compete(&self, mut granted: Option<LockedFile>) -> Result<Won, Failure> {
-        // This attempt undoes what a failed release left.
+        // This attempt takes over what a failed release left, and undoes it with its own.
         let mut state = self.state();
         (state.record, state.leaving) = (None, false);
         drop(state);
@@ -348,7 +349,11 @@ impl LockFile {
                 // Microseconds: no tenure is as short, so the clock stays ahead of the count.
                 let micros = time::OffsetDateTime::now_utc().unix_timestamp_nanos() / 1000;
                 let token = u64::try_from(micros).unwrap_or(0);
-                tracing::warn!(path = %self.path.display(), token, "the lock record cannot be read; the fencing token continues from the wall clock");
+                tracing::warn!(
+                    path = %self.path.display(),
+                    token,
+                    "the lock record cannot be read; the fencing token continues from the wall clock"
+                );
                 token
             }
             readable => readable.token().unwrap_or(0),

@@ -3,7 +3,7 @@
 //!
 //! To the kernel, waiter and attempts are two owners: neither can unlock what the other has locked. Signals are
 //! the supervisor's and the command's, so a blocked waiter is not interrupted. It does not keep the process
-//! from ending, and unlocks at once if no listener is left.
+//! from ending, and unlocks at once if it is granted the lock without a listener.
 
 use std::fs;
 use std::io;
@@ -94,7 +94,7 @@ impl Waiter {
         let look = move || waiter.look(me, &on, &mut until);
         match clock::start_waiting("lock-waiter", wait, look) {
             Ok(()) => state.waits_for = file,
-            // The attempt that follows needs a thread, too, and reports why.
+            // The attempt that follows needs a thread, too, and reports why there is none.
             Err(_error) => {
                 state.failed = true;
                 self.changed.notify_waiters();
@@ -196,7 +196,7 @@ impl Drop for Listening<'_> {
             state.listeners -= 1;
             state.listeners
         };
-        // Dropped before it knew (a stop, a signal).
+        // Dropped before it knew (a stop, a signal): give the lock back at once.
         if !self.received && listeners == 0 {
             drop(self.waiter.take());
         }

@@ -36,7 +36,7 @@ impl Chain {
 
     /// Looks for further breaks: each can shorten the rest, or give the lock away.
     fn ask_again(&self, mut broken: Break) -> Failure {
-        // No instance continues for longer than its own lease.
+        // An error keeps the known rest: no instance continues for longer than its own lease.
         while broken.until.is_some()
             && let Some(next) = broken.version.checked_add(1)
             && self.share.exists(next).unwrap_or(false)

@@ -40,7 +40,7 @@ pub(super) struct Chain {
     pub(super) task: Option<OnceTask>,
     pub(super) writer: Writer,
     pub(super) memory: Option<Arc<dyn SharedMemory>>,
-    // Path and directory were right once: what is missing later was removed.
+    // Path and directory were right once: what is missing later was removed, and is not made again.
     pub(super) ready: AtomicBool,
     pub(super) mkdir_is_exclusive: bool,
     pub(super) runtime: Option<PathBuf>,
@@ -50,11 +50,11 @@ pub(super) struct Chain {
 pub(super) struct Progress {
     pub(super) observed: Observed,
     pub(super) tenure: Option<Tenure>,
-    // Version of a wrong hint, which is not read again.
+    // Version of a wrong hint: read again, it would be wrong again.
     pub(super) rejected: Option<Version>,
     // No version follows before it is confirmed: a chain on a meaningless version looks whole.
     unconfirmed: Option<Unconfirmed>,
-    /// Moment from which the last confirmed version counts.
+    /// Moment from which the last confirmed version counts; outlasts the loss of `observed`'s.
     pub(super) t0: Option<Instant>,
     pub(super) broken: Option<Break>,
     // Release that others cannot read yet. Without it a repeated release would report success, and no instance
@@ -146,7 +146,8 @@ impl Chain {
             state.broken = None;
             let tenure = state.tenure.take();
             if tenure.is_some() {
-                // This instance waits, too. Under a new nonce no late answer counts for the next tenure.
+                // This instance, too, waits until its old tenure runs out. Under a new nonce no late answer
+                // counts for the next.
                 state.observed.abandon(fresh_nonce(), Instant::now());
             }
             state.unwritten.take().is_some() || tenure.is_some()
@@ -160,6 +161,7 @@ impl Chain {
         let not_over = match self.is_over(&look) {
             Ok(None) => Ok(()),
             Ok(Some(over)) => return Err(Failure::AlreadyDone(over)),
+            // The look still shows who holds it.
             Err(doubt @ Failure::Transient { .. }) => Err(doubt),
             Err(failure) => return Err(failure),
         };
@@ -190,8 +192,8 @@ impl Chain {
         }
     }
 
-    /// Refuses a user who could never take over, before it keeps all others out for a minute by a version of
-    /// its own.
+    /// Refuses a user who could never take over: it would wait for ever, or keep all others out for a minute by
+    /// a version made before the refusal.
     fn try_taking_over(&self, look: &Look) -> Result<(), Failure> {
         let failed = self.state().failed;
         if look.version == 0 || (self.state().tried && !failed) {
@@ -204,6 +206,7 @@ impl Chain {
         match tried {
             Err(error) if is_for_good(&error) => return Err(self.share.refusal(TRYING, &error)),
             Err(error) if failed => return Err(self.share.doubt(TRYING, &error)),
+            // Passes: a removal by another instance, a full disk, a failing drive.
             _ => {}
         }
         let mut state = self.state();
@@ -228,7 +231,7 @@ impl Chain {
             unread,
         };
         let taken = self.record_of(version, false, &tenure);
-        // It may mean nothing: made from an old view, by an instance that died.
+        // The last version may mean nothing: made from an old view, by an instance that died.
         if !self.has_one_before(version - 1)? {
             return Err(self.reject_view(version));
         }

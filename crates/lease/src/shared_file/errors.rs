@@ -34,7 +34,8 @@ impl Share {
             }
             Errno::EACCES | Errno::EPERM => {
                 format!(
-                    "{at}: {what}: no permission: run as the owner of its directory (on SMB: mount it with that account), or give this user the directory and {there} with its contents (chown -R)"
+                    "{at}: {what}: no permission: run as the owner of its directory (on SMB: mount it with that \
+                     account), or give this user the directory and {there} with its contents (chown -R)"
                 )
             }
             Errno::EROFS => {
@@ -82,14 +83,16 @@ impl Share {
 
     pub(super) fn stranger(&self) -> Failure {
         fatal(format!(
-            "{}: it is no lock of a shared drive: it has a lock of the kernel's (an earlier trafficcop, or one on the server's own disk), or another program's: end its holder and remove it, or name another file",
+            "{}: it is no lock of a shared drive: it has a lock of the kernel's (an earlier trafficcop, or one \
+             on the server's own disk), or another program's: end its holder and remove it, or name another file",
             self.path().display()
         ))
     }
 
     pub(super) fn removed(&self) -> Failure {
         fatal(format!(
-            "{}: its versions have been removed: end all instances on it, standbys too, then remove {} as well; the lock and its fencing token begin anew",
+            "{}: its versions have been removed: end all instances on it, standbys too, then remove {} as well; \
+             the lock and its fencing token begin anew",
             self.versions().display(),
             self.path().display()
         ))

@@ -36,7 +36,7 @@ pub enum Call {
     StatIn(PathBuf, String),
     /// Lists a directory.
     List(PathBuf),
-    /// Reads a file, up to a hint's size and a byte.
+    /// Reads a file, up to just beyond a hint's size.
     Read(PathBuf),
     /// Reads a file in this directory; follows no link.
     ReadIn(PathBuf, &'static str),
@@ -71,7 +71,7 @@ pub enum Kind {
 pub struct Found {
     /// Kind of the entry.
     pub kind: Kind,
-    /// Whether it has a hard link.
+    /// Whether it has a second name (a hard link).
     pub has_another_name: bool,
     /// Length in bytes.
     pub length: u64,

@@ -17,7 +17,7 @@ impl Chain {
         let unwritten = self.state().unwritten.clone();
         let version = match unwritten {
             Some(record) => {
-                // No other instance writes this record.
+                // A passing error may be over, and no other instance writes this record.
                 self.writer.again(&record);
                 record.version
             }

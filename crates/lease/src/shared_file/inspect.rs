@@ -142,7 +142,7 @@ pub fn break_lock(
         return Ok(Broken::Overtaken);
     }
     let written = share.write_record(&record);
-    // Taken over by it: no holder continues from what may be an operator's.
+    // Another instance has taken over by it: no holder continues from what may be an operator's.
     if share
         .exists(record.version.saturating_add(1))
         .unwrap_or(false)
@@ -184,6 +184,7 @@ pub(crate) fn forget(
     })
 }
 
+/// Returns `false` if another was first.
 fn put(share: &Share, record: &VersionRecord) -> Result<bool, Failure> {
     if !make(share, record.version)? {
         return Ok(false);

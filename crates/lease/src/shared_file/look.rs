@@ -20,7 +20,7 @@ use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
 use trafficcop_core::{Failure, Outcome, TaskResult};
 
-// Steps of one round trip before the directory is listed, with its thousands of names.
+// Versions that a look walks, a round trip each, before it lists thousands of names.
 const WALK: usize = 16;
 // Pauses for a new path's or version's content, which its maker writes at once.
 const RECORD_RETRY: Duration = Duration::from_millis(50);
@@ -28,7 +28,7 @@ const RECORD_RETRIES: usize = 10;
 // Time for errors that may pass: a server's grace period, and more.
 const RETRY_LIMIT: Duration = Duration::from_secs(300);
 
-/// Returns what was read. A passing error is doubt; other errors mean `otherwise`.
+/// Returns what was read. A passing error is doubt for a limited time; any other error means `otherwise`.
 fn known<T>(
     read: io::Result<T>,
     otherwise: T,
@@ -125,8 +125,9 @@ impl Chain {
     fn first_look(&self) -> Result<(Version, Option<VersionRecord>), Failure> {
         let hint = self.hint()?;
         match hint.as_ref().map_or(0, |record| record.version) {
+            // A wrong hint still shows that there were versions.
             0 => {
-                // The state must not be locked while the drive is asked.
+                // Not in one statement: the state must not be locked while the drive is asked.
                 let known = self.state().rejected.is_some();
                 Ok((self.greatest(known)?, None))
             }
@@ -147,7 +148,7 @@ impl Chain {
                 let path = self.share.path();
                 mount::of(path).refuse_unproven(path).map_err(fatal)?;
             }
-            // Later, a missing path was removed by an operator.
+            // Only at the first look: an operator who removes it later means that.
             if hint == Hint::Missing {
                 let made = self.share.make_hint();
                 made.map_err(|error| self.share.refusal("making it", &error))?;
@@ -211,7 +212,8 @@ impl Chain {
             clock::pause(RECORD_RETRY * 3);
         }
         Err(transient(format!(
-            "{}: another instance has just begun its versions, and this machine does not see them yet; if this lasts, remove other files there",
+            "{}: another instance has just begun its versions, and this machine does not see them yet; if this \
+             lasts, remove other files there",
             self.share.versions().display()
         )))
     }
@@ -232,7 +234,8 @@ impl Chain {
     /// # Errors
     /// While records cannot be read.
     pub(super) fn carried(&self, look: &Look) -> Result<Carried, Failure> {
-        // A maker that died writes no record, and the one before it has the results.
+        // Go back version by version: a maker that died writes no record, and the one before it has the
+        // results.
         let (mut unread, mut failed) = (false, false);
         let mut doubt = |error: io::Error| {
             failed = true;
@@ -271,7 +274,7 @@ impl Chain {
         // out.
         let now = Instant::now();
         let mut state = self.state();
-        // Long apart, behind different versions, errors have passed.
+        // Errors long apart, behind different versions, have passed.
         let before = state
             .unreadable
             .filter(|(_, last, of)| now.since(*last) < RETRY_LIMIT || *of == version);
@@ -314,7 +317,7 @@ impl Chain {
         let Some(task) = &self.task else {
             return Ok(0);
         };
-        // Again: after hours of waiting two clocks have drifted apart.
+        // Ask again: after hours of waiting two clocks have drifted apart.
         task.ask_if(task.is_periodic() && !unread, || self.time())?;
         let begun = task.begin_known(task_log, unread, &self.candidate.identity);
         begun.map_err(|why| self.fatal(why))

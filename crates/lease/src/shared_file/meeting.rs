@@ -31,8 +31,8 @@ pub struct Meeting {
     pub shared: u32,
 }
 
-/// Waits up to `patience` for another doctor of the lock at `path`, and races against it. Calls `alive` after
-/// each answer of the drive.
+/// Waits up to `patience` for another doctor of the lock at `path`, and races against it; `None`: none came.
+/// Calls `alive` after each answer of the drive.
 ///
 /// # Errors
 /// The kernel's.

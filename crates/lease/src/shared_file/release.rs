@@ -101,7 +101,7 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
         }
         return;
     }
-    // It may have died before it knew whether this version has a predecessor.
+    // The supervisor may have died before it knew whether this version has a predecessor.
     loop {
         match share.is_there(last.version.saturating_sub(1)) {
             Ok(true) => break,
@@ -112,7 +112,7 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
     let mut observed = Observed::new(last.nonce, last.lease);
     observed.made(last.version, t0);
     let mut steps = 0;
-    // Several: it may have died between making a version and noting it.
+    // Several: the supervisor may have died between making a version and noting it.
     while steps < STEPS {
         let Some(version) = observed.own().and_then(|own| own.checked_add(1)) else {
             return;

@@ -1,7 +1,7 @@
 //! Requests to the drive: versions, their records, the hint.
 //!
-//! It must never remove the lock's path, rename anything but a prepared chain, or report a version as made that
-//! existed before. It may hang: no caller waits for it past its time.
+//! Called only where hanging is allowed. It must never remove the lock's path, rename anything but a prepared
+//! chain, or report a version as made that existed before.
 
 use std::io::{self, ErrorKind};
 use std::path::{Path, PathBuf};
@@ -79,7 +79,7 @@ impl Share {
         self.versions.join(name(version))
     }
 
-    /// Version 0 has none.
+    /// Returns the directory of a version's record; version 0 has none.
     fn record_place(&self, version: Version) -> PathBuf {
         self.version(version.saturating_sub(1)).join(NEXT)
     }
@@ -197,13 +197,15 @@ impl Share {
         let Some(of) = versions.filter(|it| it.owner != geteuid().as_raw()) else {
             return Ok(());
         };
-        // A server can give all files to one user (all_squash), as SMB does: a trial shows the owner.
+        // Servers can give all files to one user (all_squash), and SMB shows them as one user's: a trial shows
+        // the owner.
         let made = with_a_trial(&self.versions, files::stat)?;
         if made.owner == of.owner || made.is_others_to_write {
             return Ok(());
         }
         let why = format!(
-            "its versions belong to user {}, who cannot continue those of user {}: run this as user {0} (sudo -u '#{0}')",
+            "its versions belong to user {}, who cannot continue those of user {}: run this as user {0} \
+             (sudo -u '#{0}')",
             of.owner, made.owner
         );
         Err(io::Error::new(ErrorKind::InvalidInput, why))
@@ -251,7 +253,7 @@ impl Share {
         Ok(Broken::Perhaps)
     }
 
-    /// Announces a break, before the next version is made.
+    /// Announces a break, before the next version is made; `false`: the version is missing.
     pub(super) fn say_broken(&self, version: Version) -> io::Result<bool> {
         for name in BROKEN {
             if self.make_in(version, name)?.is_none() {
@@ -261,7 +263,7 @@ impl Share {
         Ok(true)
     }
 
-    /// Makes a directory in a version, unless that is missing.
+    /// Makes a directory in a version; `None`: the version is missing.
     fn make_in(&self, version: Version, name: &str) -> io::Result<Option<Made>> {
         let make = || match files::make_directory(self.version(version).join(name)) {
             Ok(()) => Ok(Some(Made::Made)),
@@ -386,7 +388,7 @@ impl Share {
         Some(files::stat(directory).ok()?.device)
     }
 
-    /// Returns the last change in a version, by the server's clock since 1970.
+    /// Returns when a version, or something in it, was made, by the server's clock since 1970.
     pub(super) fn made_at(&self, version: Version) -> io::Result<Duration> {
         files::stat(&self.version(version)).map(|made| made.modified)
     }

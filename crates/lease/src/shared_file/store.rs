@@ -39,6 +39,7 @@ pub struct SharedFile {
     name: String,
     jobs: BlockingJobs,
     chain: Arc<Chain>,
+    /// Whether this tenure's release has waited for a step in vain.
     overdue: AtomicBool,
 }
 
@@ -183,7 +184,7 @@ impl LeaseStore for SharedFile {
     ) -> Result<(), Failure> {
         let what = update.doing();
         let update = match update {
-            // The next renewal reports it.
+            // The next renewal reports it: a version of its own could delay that.
             RecordUpdate::Health(health) => return self.chain.tell(false, health),
             // Every later version records it, too.
             RecordUpdate::Draining { health } => {

@@ -14,11 +14,11 @@ use trafficcop_core::observed::Version;
 use trafficcop_core::util::lock;
 
 struct Keeping {
-    // Age, by the server's clock, that no client's cached view reaches.
+    // Age at which versions are removed, by the server's clock: no client's cached view is as old.
     kept_for: Duration,
     // Last versions that stay: after a night without a holder, the last results must be found.
     kept: usize,
-    // More than come in a round, but few: records need not wait for long.
+    // Versions removed at once: more than come in a round, but few, as records wait meanwhile.
     removed: usize,
     // Versions between two lists, which would cost too much at each renewal.
     pace: u64,
@@ -249,7 +249,8 @@ impl Shared {
             let path = self.share.path().display();
             tracing::warn!(
                 %error,
-                "{path}: the lock's record cannot be written ({error}); control is not affected, but standbys learn of changes late"
+                "{path}: the lock's record cannot be written ({error}); control is not affected, but standbys \
+                 learn of changes late"
             );
         }
     }
