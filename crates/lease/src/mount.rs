@@ -75,7 +75,7 @@ impl Mount {
         known.map(|(_, how)| *how).or_else(local)
     }
 
-    /// Refuses a lock at `path` without a known [proof](Mount::proof). Look at `path` first, which mounts a
+    /// Refuses a lock at `path` without a known [proof](Mount::proof). Look at `path` before: that mounts a
     /// drive that is mounted on demand.
     pub fn refuse_unproven(&self, path: &Path) -> Result<(), String> {
         if self.proof().is_some() {

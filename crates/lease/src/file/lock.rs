@@ -73,7 +73,7 @@ pub(super) fn is_excluded(file: &fs::File) -> Result<bool, Errno> {
 }
 
 fn is_flocked_by_another(file: &fs::File) -> Result<bool, Errno> {
-    // It can only be tried. An attempt that meets this shared lock tries again.
+    // flock(2) can only be tried. An attempt that meets this shared lock tries again.
     let free = flock_at_once(file, FlockArg::LockSharedNonblock)?;
     if free {
         flock(file, FlockArg::Unlock)?;

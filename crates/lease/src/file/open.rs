@@ -121,7 +121,7 @@ pub(super) fn open(path: &Path, create: bool) -> Result<fs::File, OpenError> {
     // The command inherits it, and needs an ordinary one.
     fcntl(&file, FcntlArg::F_SETFL(OFlag::empty())).map_err(|errno| failed(errno.into()))?;
     if created {
-        // A crash could take away the file with its token. Some file systems cannot sync a directory.
+        // Otherwise a crash could take away the file with its token. Some file systems cannot sync a directory.
         let directory = path.parent().map(fs::File::open);
         if let Some(Ok(directory)) = directory {
             drop(directory.sync_all());
@@ -204,7 +204,7 @@ pub(super) fn read(file: &fs::File) -> io::Result<Content> {
     if filled <= record::READ_LIMIT {
         return Ok(record::decode(&bytes[..filled]));
     }
-    // A lock's if results follow the record, with nothing in between.
+    // A longer file is a lock's if results follow the record, with nothing in between.
     let (record, rest) = bytes[..filled].split_at(record::WIDTH);
     let gap = &rest[..record::READ_LIMIT - record::WIDTH];
     if filled > once_log::LENGTH || !record::is_blank(gap) {

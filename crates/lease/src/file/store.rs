@@ -369,8 +369,8 @@ impl LockFile {
             ..Record::begun(&self.candidate, token)
         };
         write(file, &record).map_err(|error| self.write_failure("writing its record", &error))?;
-        // An instance of a shared drive's lock makes the versions before it looks for this record: one sees the
-        // other.
+        // An instance of a shared drive's lock makes the versions before it looks for this record: one of the
+        // two sees the other.
         if open::has_versions(&self.path) {
             return Err(fatal(open::shared(&self.path).why));
         }

@@ -195,7 +195,7 @@ impl Chain {
         let begun = self.share.begin();
         let begun = begun.map_err(|error| failed("making the directory of its versions", error))?;
         // An instance with a kernel lock here looks for this directory, and this one now for that one's record:
-        // one sees the other.
+        // one of the two sees the other.
         match self.share.hint() {
             Ok(Hint::Foreign) => return Err(self.share.stranger()),
             Ok(_) => {}

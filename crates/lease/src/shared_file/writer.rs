@@ -14,7 +14,7 @@ use trafficcop_core::observed::Version;
 use trafficcop_core::util::lock;
 
 struct Keeping {
-    // Age at which versions are removed, by the server's clock: no client's cached view is as old.
+    // Age at which versions may be removed, by the server's clock: no client's cached view is as old.
     kept_for: Duration,
     // Last versions that stay: after a night without a holder, the last results must be found.
     kept: usize,
@@ -97,7 +97,7 @@ struct Pending {
 }
 
 impl Pending {
-    /// Whether the record of this version, or a later one, was written.
+    /// Whether the record of this version, or a later one, was written; `None`: not known yet.
     fn outcome(&self, version: Version) -> Option<bool> {
         let (_, written) = self.done.filter(|(done, _)| *done >= version)?;
         Some(written)
