@@ -87,8 +87,8 @@ mod tests {
 
     #[test]
     fn network_file_systems_of_fstab_are_planned() {
-        let text = b"# comment\n/dev/sda1 / ext4 defaults 0 1\nserver:/x /mnt/my\\040share nfs4 noauto 0 0\n\
-            //s/x\t/smb\tcifs\n#s:/y /no nfs\n/dev/rbd0 /rbd xfs _netdev,noatime 0 0\n";
+        let text = b"# comment\n/dev/sda1 / ext4 defaults 0 1\nserver:/x /mnt/my\\040share nfs4 noauto 0 0\
+            \n//s/x\t/smb\tcifs\n#s:/y /no nfs\n/dev/rbd0 /rbd xfs _netdev,noatime 0 0\n";
         let places: Vec<_> = of_fstab(text)
             .into_iter()
             .map(|planned| planned.at)
