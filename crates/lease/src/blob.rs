@@ -1,14 +1,12 @@
 //! Lock that is a lease on an Azure blob.
 //!
-//! The drivers call it through [`LeaseStore`]. It maps the service's answers to the five meanings of
-//! [`Failure`] and decides nothing. It must never count an answer without its own lease id as control, let a
-//! fencing token go back, lease an id again after a release of it was sent, or send a secret to anything but
-//! the service.
+//! It maps the service's answers to the five meanings of [`Failure`] and decides nothing. It must never count
+//! an answer without its own lease id as control, let a fencing token go back, or lease an id again after its
+//! release was sent. It must send secrets only to the service.
 //!
-//! **The fencing token** is a counter in the blob's metadata. It is raised under the lease, on the condition
-//! that no write came since it was read. On a blob without a token that this instance did not make, it begins
-//! with the seconds since 1970: the metadata may have been replaced. A token that is no number is refused, not
-//! replaced.
+//! **The fencing token** is a counter in the metadata. It is raised under the lease, if no write came since it
+//! was read. On a blob without a token that this instance did not make, it begins with the seconds since 1970:
+//! the metadata may have been replaced. A token that is no number is refused.
 //!
 //! **Other people's metadata** is kept. Its keys come back in lower case, because HTTP headers have no case.
 
@@ -79,7 +77,7 @@ impl NamedLock for BlobLock {
     }
 
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, NamedError> {
-        // Check again: a name of 1024 characters can be a lock, but has no slots.
+        // A name of 1024 characters can be a lock, but has no slots.
         let target = self.target.with_suffix(&format!(".{slot}"));
         Ok(Arc::new(BlobLock {
             target: target.map_err(OpenError::Target)?,
@@ -120,29 +118,28 @@ pub struct Blob {
     config: Competitor,
     task: Option<OnceTask>,
     state: Mutex<State>,
-    // Whether the blob was already checked for data.
     data_is_told: AtomicBool,
-    // Serialises announcements and results: each is written on the ETag of the one before. Of two at once one
+    // Serialises announcements and results, each written on the ETag of the one before. Of two at once one
     // would be refused, and take the other for a copy of this machine.
     writing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
-    // Id of this series of attempts to acquire. One for all: after a lost answer the service recognises the
-    // next acquire (201 to the same id). A fresh id would wait for this instance's own lease to run out.
+    // Id of this series of attempts: after a lost answer the service recognises a repeated acquire (201). A
+    // fresh id would wait for this instance's own lease to run out.
     proposed: Option<String>,
     /// Time of the last acquire under `proposed` that has not been undone: it may have succeeded.
     perhaps: Option<Instant>,
     held: Option<Held>,
     /// Lease whose release was sent and not confirmed.
     spent: Option<Spent>,
-    /// ETag of the blob when its lease was last seen free, and when it was first seen taken with that ETag.
+    /// ETag when the lease was last seen free, and when it was first seen taken with that ETag.
     seen_free: Option<(String, Option<Instant>)>,
-    // Greatest token seen: no grant is below it, even if another program strips the metadata between two looks.
+    // Greatest token seen: another program may strip the metadata between two looks.
     floor: u64,
-    // Operations that succeeded before, as a set of `1 << Operation`. A 403 to one of them is a token or a
-    // clock that will be mended; to any other it is a missing right.
+    // Operations that succeeded, as a set of `1 << Operation`. A 403 to one of them is a token or a clock that
+    // will be mended; to any other it is a missing right.
     proven: u16,
 }
 
@@ -152,13 +149,13 @@ struct Held {
     id: String,
     record: Record,
     others: BTreeMap<String, String>,
-    /// ETag of the blob after this instance's last write.
+    /// ETag after this instance's last write.
     etag: Option<String>,
-    // Whether a write was not answered: then an unknown ETag is not taken for a copy of this instance.
+    // After an unanswered write an unknown ETag is not taken for a copy of this instance.
     unanswered: bool,
-    // Whether a second writer under this lease was reported: once, not with every renewal.
+    // Whether a second writer was reported: once, not with every renewal.
     copied: bool,
-    /// Whether the lease is being broken, and the core knows how much of it is left.
+    /// Whether the lease is being broken, and the core knows its end.
     breaking: bool,
 }
 
@@ -166,8 +163,7 @@ struct Held {
 #[derive(Clone)]
 struct Spent {
     id: String,
-    // Whether it was certainly held, not perhaps by an unanswered attempt: then "not yours" means that it was
-    // taken away.
+    // Whether it was certainly held: then "not yours" means that it was taken away.
     had: bool,
     // Whether an earlier release may have been carried out: then "not yours" means that it was.
     unclear: Arc<AtomicBool>,
@@ -186,7 +182,7 @@ impl Spent {
 enum Returned {
     /// Given back, or never this instance's.
     Done,
-    /// Taken away, and not given back by a request of this instance; the reason is for a person.
+    /// Taken away, and not by a request of this instance; with the reason.
     Taken(String),
 }
 
@@ -194,11 +190,10 @@ impl Blob {
     /// Makes the store; sends nothing.
     ///
     /// # Errors
-    /// Values that the service does not know.
+    /// If the service does not know the values.
     pub fn open(lock: &BlobLock, competitor: &Competitor) -> Result<Blob, OpenError> {
         let lease = competitor.lease;
-        // The service would answer 400, but only to an acquire: a standby behind a holder would fail at the
-        // very moment it is needed.
+        // The service would refuse only an acquire: a standby would fail at the very moment it is needed.
         let seconds = i32::try_from(lease.as_secs())
             .ok()
             .filter(|seconds| (15..=60).contains(seconds) && lease.subsec_nanos() == 0)
@@ -246,7 +241,7 @@ impl Blob {
         spent: &Spent,
         give_up_at: Instant,
     ) -> Result<Returned, ServiceError> {
-        // Quickly at first: until this is answered, a standby waits for the whole lease to run out.
+        // Quickly at first: without an answer a standby waits for the lease to run out.
         let mut pauses = Backoff::new(Duration::from_millis(250), Duration::from_secs(2));
         loop {
             // Note it before sending: this call can be dropped at any await.
@@ -254,13 +249,13 @@ impl Blob {
             let error = match client.release(&spent.id, give_up_at).await {
                 Ok(()) => return Ok(Returned::Done),
                 Err(error) if !is_gone(&error) => error,
-                // If unclear, an earlier request may have done it, with its answer lost.
+                // If unclear, an earlier request may have done it without an answer.
                 Err(error) if spent.had && !unclear => {
                     return Ok(Returned::Taken(error.why()));
                 }
                 Err(_) => return Ok(Returned::Done),
             };
-            // This request was refused for certain; only an earlier one may still have been carried out.
+            // Only an earlier request may still have been carried out.
             if !error.is_unclear() {
                 spent.unclear.store(unclear, Ordering::Relaxed);
             }
@@ -290,16 +285,15 @@ pub fn connect(target: &Target, account: &Account) -> Result<(String, BlobApi), 
     Ok((blob_url.to_string(), client))
 }
 
-/// Makes an id that no lease has had yet.
+/// Makes an id that no lease has had.
 // In lower case with hyphens: the service compares GUIDs, the emulator texts.
 pub fn fresh_lease_id() -> String {
     azure_core::Uuid::new_v4().hyphenated().to_string()
 }
 
-/// Whether the service itself says that the lease is not, or no longer, this instance's.
+/// Whether the service itself says that the lease is not this instance's.
 fn is_gone(error: &ServiceError) -> bool {
-    // By the code and never by the status: 409 and 412 say many other things, and a loss kills the command at
-    // once.
+    // By the code, never by the status: 409 and 412 mean many things, and a loss kills the command at once.
     matches!(
         error.code(),
         Some(
@@ -315,7 +309,7 @@ fn is_gone(error: &ServiceError) -> bool {
     )
 }
 
-/// Whether the blob exists, and another instance was first.
+/// Whether another instance made the blob first.
 fn is_there(error: &ServiceError) -> bool {
     matches!(
         error.code(),
@@ -329,7 +323,6 @@ fn is_there(error: &ServiceError) -> bool {
     )
 }
 
-/// Whether another instance has the lease, or it is being broken.
 fn is_taken(error: &ServiceError) -> bool {
     matches!(
         error.code(),
@@ -366,7 +359,7 @@ impl LeaseStore for Blob {
             return Err(lost("no lease to renew".to_owned()));
         };
         let mut renewed = self.client.renew(&id, give_up_at).await;
-        // At once, and on another connection: this attempt has time for it, and the next is seconds away.
+        // At once, on another connection: the next attempt is seconds away.
         for _ in 0..AGAIN_AT_ONCE {
             if renewed == Err(ServiceError::Stale) {
                 renewed = self.client.renew(&id, give_up_at).await;
@@ -381,8 +374,8 @@ impl LeaseStore for Blob {
             }
             Err(error) => error,
         };
-        // Not yet lost: no other instance can acquire until the broken lease ends. That time serves to end the
-        // command in order.
+        // Not yet lost: no other instance can acquire until the broken lease ends. Meanwhile the command can
+        // end in order.
         if error.code() == Some("LeaseIsBrokenAndCannotBeRenewed") {
             let until = match self.rest_of_breaking(give_up_at).await {
                 Ok(until) => until,
@@ -395,7 +388,7 @@ impl LeaseStore for Blob {
             if let Some(held) = &mut state.held {
                 held.breaking = true;
             }
-            // Without an answer the end counts from now: otherwise an overlap would be possible.
+            // Without an answer the end is now: otherwise an overlap would be possible.
             return Err(Failure::Lost {
                 until,
                 why: "the lease was broken".to_owned(),
@@ -405,7 +398,7 @@ impl LeaseStore for Blob {
             self.state().held = None;
             return Err(lost(error.why()));
         }
-        // Even a 403 is doubt here: the lease runs on whatever the rights, and rights come back.
+        // Even a 403 is doubt here: the lease runs on, and rights come back.
         Err(error.doubt(Operation::Renew))
     }
 
@@ -418,13 +411,13 @@ impl LeaseStore for Blob {
             let Some(spent) = ours.or(state.spent.clone()) else {
                 return Ok(());
             };
-            // From here on the id is never leased again: this release may arrive late.
+            // This release may arrive late, so the id is never leased again.
             state.proposed = None;
             state.spent = Some(spent.clone());
             spent
         };
-        // Kept in `spent` after an error: the next attempt to compete asks once more, because this lease may be
-        // what shuts everyone out.
+        // After an error it stays in `spent`: the next attempt asks again, because this lease may shut everyone
+        // out.
         let returned = match Blob::release_until(&self.client, &spent, give_up_at).await {
             Ok(returned) => returned,
             Err(error) => return Err(error.doubt(Operation::Release)),
@@ -451,8 +444,7 @@ impl LeaseStore for Blob {
 
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
         let lease = self.state().held.as_ref().map(|held| held.id.clone());
-        // No key and no token: this goes through the guardian's memory, and the guardian was forked with the
-        // account.
+        // No key and no token: the guardian has the account since its fork.
         let release_info = lease.and_then(|lease| {
             serde_json::to_vec(&orphan_release::ReleaseInfo {
                 blob: self.name.clone(),
@@ -463,7 +455,7 @@ impl LeaseStore for Blob {
         });
         Ok(OrphanRelease {
             descriptor: None,
-            // Encoded, a name can be too long for the guardian; then the lease runs out by itself.
+            // Encoded, a name can be too long; then the lease runs out by itself.
             release_info: release_info.filter(|info| info.len() <= 2048),
         })
     }

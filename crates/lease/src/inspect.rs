@@ -1,7 +1,7 @@
 //! Looking at a lock without competing for it, and intervening in it.
 //!
-//! Each store implements [`Inspector`]; the commands use it. A look may not create, acquire, renew or write
-//! anything: the lock must not notice. Only forgetting [`Tasks`] writes results, under the lock itself.
+//! A look may not create, acquire, renew or write anything: the lock must not notice. Only forgetting [`Tasks`]
+//! writes results, under the lock itself.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ use trafficcop_core::clock::Instant;
 pub(super) const UNREAD: &str =
     "its results of --once cannot be read: 'trafficcop reset --all' forgets them";
 
-// Time limit of one request of an intervention: that of a renewal.
+// Time limit of an intervention's request: that of a renewal.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
 // Time limit of forgetting: acquire, look, write and release, under a lease of 15 s.
 pub(super) const FORGETTING: Duration = Duration::from_secs(15);
@@ -29,7 +29,7 @@ pub trait Inspector: Send + Sync {
     /// Returns which interventions the store allows.
     fn capabilities(&self) -> Capabilities;
 
-    /// Whether a look can hang. Then nothing is asked twice: the second request would wait behind the first.
+    /// Whether a look can hang. Then a second request would wait behind the first.
     fn hangs(&self) -> bool {
         false
     }
@@ -37,18 +37,18 @@ pub trait Inspector: Send + Sync {
     /// Looks once.
     ///
     /// # Errors
-    /// `Fatal` if this is no lock or may not be looked at, `Transient` if the state could not be learnt.
+    /// `Fatal` if this is no lock or may not be looked at, `Transient` if the state is unknown.
     async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure>;
 
     /// Lists the locks whose names begin with this name and `suffix`; for a directory and an empty suffix,
-    /// those in it. Leaves out those without a record, unless another program has leased them for ever.
+    /// those in it. Leaves out those without a record, unless another program leased them for ever.
     ///
     /// # Errors
     /// As [`Inspector::look`].
     async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure>;
 
-    /// Ends the tenure that was `seen`, and no other, after `period` seconds or, without one, at the lease's
-    /// end. The record names `by`, where it has to be written.
+    /// Ends the tenure that was `seen`, and no other, after `period` seconds or at the lease's end. A record
+    /// that has to be written names `by`.
     ///
     /// # Errors
     /// As [`Inspector::look`]. After `Transient` the lease may be broken or not.
@@ -59,8 +59,8 @@ pub trait Inspector: Send + Sync {
         by: &str,
     ) -> Result<Broken, Failure>;
 
-    /// Forgets results if they are still what was `seen` and no instance has the lock; with `force` also while
-    /// one has it.
+    /// Forgets results if they are still those `seen` and no instance has the lock; with `force` also while one
+    /// has it.
     ///
     /// # Errors
     /// As [`Inspector::look`]. After `Transient` they may be forgotten or not.
@@ -75,9 +75,9 @@ pub trait Inspector: Send + Sync {
 /// Interventions that a store allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Shortest period of a break in seconds, apart from none; `None`: the kernel's lock cannot be broken.
+    /// Shortest period of a break in seconds, except 0; `None`: the kernel's lock cannot be broken.
     pub shortest_break: Option<u8>,
-    /// Whether forgetting by force needs a lease of its own, so that the holder's is broken first.
+    /// Whether forgetting by force needs its own lease, and breaks the holder's first.
     pub force_breaks: bool,
 }
 
@@ -85,7 +85,7 @@ pub struct Capabilities {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockState {
     #[default]
-    /// There is no such blob or file yet: the first competitor makes it.
+    /// There is no such blob or file yet.
     Missing,
     /// No instance has it.
     Free,
@@ -98,22 +98,22 @@ pub enum LockState {
 /// Result of one look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockStatus {
-    /// A short name: `CONTAINER/NAME`, or the path.
+    /// Short name: `CONTAINER/NAME`, or the path.
     pub name: String,
-    /// The lock's address, without a secret, as in `TRAFFICCOP_LOCK`.
+    /// Address, without a secret, as in `TRAFFICCOP_LOCK`.
     pub lock: String,
     /// State of the lock.
     pub state: LockState,
-    /// Record of the holder, or of the last one. It only informs: a holder that began this moment, or another
-    /// program, has not written one.
+    /// Record of the holder, or of the last one. A holder that has just begun, or another program, has not
+    /// written one.
     pub record: Option<Record>,
-    /// Whether another program has the lease, without an end: the record is of the last holder.
+    /// Whether another program has the lease, without an end.
     pub foreign: bool,
     /// Bytes of data in a lock's blob, which should have none.
     pub data: u64,
     /// Problem of the record or the place, in one line.
     pub problem: Option<String>,
-    /// Whether there are results of one-time tasks that cannot be read.
+    /// Whether some results of one-time tasks cannot be read.
     pub unread: bool,
     /// Text that changes with the record (a blob's ETag).
     pub version: Option<String>,
@@ -135,9 +135,9 @@ pub enum Broken {
     Within(Duration),
     /// No instance has a lease.
     Free,
-    /// The lock is not as it was shown: look again.
+    /// The lock is not as it was shown.
     Changed,
-    /// The holder wrote meanwhile, and nothing was broken: try again.
+    /// The holder wrote meanwhile, and nothing was broken.
     Overtaken,
 }
 
@@ -151,7 +151,7 @@ pub enum Tasks {
 }
 
 impl Tasks {
-    /// Returns what replaces the results that were `found`; `unread`: there are more, which cannot be read.
+    /// Returns the results to keep of those `found`; `unread`: some cannot be read.
     ///
     /// # Errors
     /// The result of forgetting, if there is nothing to write.
@@ -161,9 +161,9 @@ impl Tasks {
         unread: bool,
         shown: &TaskLog,
     ) -> Result<TaskLog, ResetResult> {
-        // Compare with what was shown, because a person agreed to that: a result that came since is news.
+        // A person agreed to what was shown: a result that came since is news.
         let mut left = found.clone();
-        // Unreadable text may be just what one key names, so only a reset of all forgets it.
+        // Unreadable text may hold the named key, so only a reset of all forgets it.
         if !self.are_same(shown, found) || unread && *self != Tasks::All {
             return Err(ResetResult::Changed);
         }
@@ -195,10 +195,10 @@ impl Tasks {
 pub enum ResetResult {
     /// The results are forgotten.
     Done,
-    /// An instance has the lock: nothing was changed.
+    /// An instance has the lock.
     Held,
-    /// The results are not what was shown: nothing was changed.
+    /// The results are not those shown.
     Changed,
-    /// There are no such results any more.
+    /// There are no such results.
     Nothing,
 }

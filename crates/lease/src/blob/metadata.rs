@@ -1,7 +1,6 @@
-//! The lock record as a blob's metadata, beside other people's.
+//! Lock record as a blob's metadata, beside other people's.
 //!
-//! The blob store calls it. It must never drop a key of others, and never read a token that it does not
-//! understand as a smaller one.
+//! It must never drop a foreign key, nor read a token that it does not understand as a smaller one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -32,7 +31,7 @@ const PREFIX: &str = "x-ms-meta-";
 /// Metadata of a blob.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// The record, as far as it could be read.
+    /// Record, as far as it could be read.
     pub record: Option<Record>,
     /// Fencing token that is no number, in printable characters.
     pub broken_token: Option<String>,
@@ -41,7 +40,7 @@ pub struct Metadata {
 }
 
 impl Metadata {
-    /// Returns the results of one-time tasks that can be read.
+    /// Returns the readable results of one-time tasks.
     pub(super) fn task_log(&self) -> &TaskLog {
         static NOTHING: TaskLog = TaskLog::EMPTY;
         let record = self.record.as_ref();
@@ -67,7 +66,7 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
         } else if let Some(task_log) = task_log(&lower, value) {
             once = Some(task_log);
         } else {
-            // Set Metadata replaces everything: the next write deletes what is not kept here.
+            // Set Metadata replaces everything: it deletes what is not kept here.
             metadata.others.insert(key.to_owned(), value.to_owned());
         }
     }
@@ -79,7 +78,7 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     let token = match token.trim().parse() {
         Ok(number) => number,
         Err(_) => {
-            // Reported, and not counted from 0: a resource would take an old holder's token for the newer one.
+            // Not counted from 0: a resource would take an old holder's token for the newer one.
             metadata.broken_token = Some(
                 token
                     .chars()
@@ -105,14 +104,14 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     metadata
 }
 
-/// Returns the health of this tenure's command, which its token tells from that of an earlier tenure.
+/// Returns the health of the command, unless it is of an earlier tenure.
 fn of_tenure(token: u64, health: &str) -> &str {
     let of = health.split_once(' ');
     let of = of.filter(|(number, _)| number.parse() == Ok(token));
     of.map_or("", |(_, health)| health)
 }
 
-/// Reads results. Unreadable ones are kept unchanged, like other people's entries.
+/// Reads results. Unreadable ones are kept like other people's entries.
 fn task_log(key: &str, value: &str) -> Option<TaskLog> {
     (key == ONCE).then(|| TaskLog::parse(&decode(value)?))?
 }
@@ -121,10 +120,10 @@ pub(super) fn is_once(key: &str) -> bool {
     key.eq_ignore_ascii_case(ONCE)
 }
 
-/// Whether a blob has room for all: the service allows 8 KiB for names and values together.
+/// Whether a blob has room for all.
 pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &TaskLog) -> bool {
     let text = encode(&once.text());
-    // Count the drain's announcement, too: a result that fits only before it would be lost.
+    // Count the drain's announcement: a result that fits only before it would be lost.
     let bare = Record {
         once: TaskLog::EMPTY,
         draining: true,
@@ -144,7 +143,7 @@ fn length(metadata: &HashMap<String, String>) -> usize {
         .sum()
 }
 
-/// Returns the metadata to write: the others' entries, and the record.
+/// Returns the metadata to write.
 pub fn write(others: &BTreeMap<String, String>, record: &Record) -> HashMap<String, String> {
     let mut metadata: HashMap<String, String> = others
         .iter()
@@ -162,7 +161,7 @@ pub fn write(others: &BTreeMap<String, String>, record: &Record) -> HashMap<Stri
         put(ONCE, &record.once.text());
     }
     put(DRAINING, if record.draining { "true" } else { "false" });
-    // Some proxies drop a header without a value, and a missing one reads as empty anyway.
+    // Some proxies drop an empty header, and a missing one reads as empty.
     if !record.health.is_empty() {
         put(HEALTH, &format!("{} {}", record.token, record.health));
     }
@@ -174,8 +173,7 @@ pub fn write(others: &BTreeMap<String, String>, record: &Record) -> HashMap<Stri
     metadata
 }
 
-/// Percent-encodes what a header cannot carry unharmed: all but printable ASCII, `%`, and spaces at the ends,
-/// which are trimmed on the way.
+/// Percent-encodes what a header cannot carry unharmed: all but printable ASCII, `%`, and spaces at the ends.
 fn encode(value: &str) -> String {
     const HARMED: AsciiSet = CONTROLS.add(b'%');
     let mut text = utf8_percent_encode(value, &HARMED).to_string();

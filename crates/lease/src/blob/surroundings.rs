@@ -1,5 +1,4 @@
-//! Requests that only `doctor` makes: the properties of service and container, and deleting a blob that is no
-//! lock.
+//! Requests that only `doctor` makes.
 
 use azure_core::http::headers::Headers;
 use azure_core::time::{OffsetDateTime, parse_rfc7231};
@@ -17,7 +16,7 @@ pub struct Around {
     pub server: Option<String>,
     /// Whether the blob has versions.
     pub versioned: bool,
-    /// Reason why the container's blobs cannot be changed: a policy, or a legal hold.
+    /// Reason why the container's blobs cannot be changed.
     pub immutable: Option<&'static str>,
 }
 

@@ -1,6 +1,6 @@
 //! Name of a blob: `CONTAINER/NAME` or a URL, by Azure's naming rules.
 //!
-//! The validation of arguments calls it. It must never show a URL's query: that is a secret.
+//! It must never show a URL's query: that is a secret.
 
 use std::fmt;
 
@@ -69,8 +69,8 @@ impl Target {
         })
     }
 
-    /// Reads the place to list: `CONTAINER`, `CONTAINER/PREFIX` or the URL of either. The name is the prefix,
-    /// and can be empty.
+    /// Reads the place to list: `CONTAINER`, `CONTAINER/PREFIX` or a URL of either. The name is the prefix,
+    /// perhaps empty.
     ///
     /// # Errors
     /// If it breaks Azure's rules for names.
@@ -100,14 +100,13 @@ impl Target {
         &self.name
     }
 
-    /// Returns the URL, if the blob was named by one: for [`trafficcop_azure::Account::find`]. May contain a
-    /// secret.
+    /// Returns the URL that named the blob, if one did; it may contain a secret.
     #[must_use]
     pub fn url(&self) -> Option<&Url> {
         self.url.as_ref()
     }
 
-    /// Returns the blob beside this one: `NAME` followed by `suffix`.
+    /// Returns the blob `NAME` followed by `suffix`.
     ///
     /// # Errors
     /// If the name becomes too long.
@@ -120,7 +119,7 @@ impl Target {
         })
     }
 
-    /// Returns the command that ends another program's lease on this blob, named as the user did; `lock` is its
+    /// Returns the command that ends another program's lease, naming the blob as the user did; `lock` is its
     /// address.
     pub(super) fn how_to_break(&self, lock: &str) -> String {
         let name = match &self.url {
@@ -136,7 +135,7 @@ impl Target {
         format!("{}/{}", self.container, self.name)
     }
 
-    /// Returns another blob in the same container, as the service named it.
+    /// Returns another blob in the same container.
     pub(super) fn named(&self, name: &str) -> Target {
         Target {
             name: name.to_owned(),
@@ -154,14 +153,14 @@ impl Target {
     /// Returns the blob's address under `endpoint`.
     pub fn blob_url(&self, endpoint: &Url) -> Url {
         let mut url = self.container_url(endpoint);
-        // Encoded here: the URL type leaves a `%` unchanged, and `a%2Fb` would be another blob.
+        // The URL type leaves a `%` unchanged, and `a%2Fb` would be another blob.
         let path = format!("{}/{}", url.path(), encode(&self.name));
         url.set_path(&path);
         url
     }
 }
 
-/// Returns the decoded path below the account, and the URL if the text is one.
+/// Returns the decoded path below the account, and the URL if it is one.
 fn take_apart(text: &str) -> Result<(String, Option<Url>), TargetError> {
     if !text.contains("://") {
         return Ok((text.to_owned(), None));
@@ -233,7 +232,7 @@ fn encode(name: &str) -> String {
     utf8_percent_encode(name, &RESERVED).to_string()
 }
 
-/// Undoes percent-encoding; `None` if what comes out is not UTF-8.
+/// Undoes percent-encoding; `None` if the result is not UTF-8.
 pub(super) fn decode(text: &str) -> Option<String> {
     let decoded = percent_decode_str(text).decode_utf8().ok()?;
     Some(decoded.into_owned())
@@ -330,7 +329,7 @@ mod tests {
             let Err(error) = said else {
                 panic!("{bad} was taken as {said:?}");
             };
-            // One line, whatever the input, and no secret in it.
+            // One line without a secret, whatever the input.
             let said = error.to_string();
             assert!(!said.contains("s3cret") && !said.contains('\n'), "{said}");
         }

@@ -1,7 +1,7 @@
-//! [`Helper`]: one call of a helper program, as a process group with limits and a deadline.
+//! One call of a helper program ([`Helper`]): a process group with limits and a deadline.
 //!
-//! Called by `chain`, `inspect` and `release`, in a thread that may wait. What the helper starts is killed with it;
-//! the guardian kills what is left of a call whose supervisor died.
+//! It waits, so it needs a thread of its own. What the helper starts is killed with it; the guardian kills what
+//! is left of a call whose supervisor died.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Read, Write};
@@ -28,19 +28,20 @@ use trafficcop_core::util::{AwaitedChild, lock, plain};
 const TEXT: usize = 64 * 1024;
 /// Longest tag, in bytes.
 const TAG: usize = 256;
-/// Length of the end of a helper's stderr that is kept for an error, in bytes.
+/// Bytes kept of the end of a helper's stderr, for an error.
 const SAID: usize = 4096;
 /// Exit status of `put` where the tag did not hold.
 const REFUSED: i32 = 4;
-/// The tag of an entry that does not exist.
+/// Tag of an entry that does not exist.
 pub(super) const NONE: &str = "-";
 /// Where packages install helpers.
 const INSTALLED: &str = "/usr/share/trafficcop/stores";
 
-/// Finds the program of a helper: a path, or the name behind `trafficcop-store-` in the directories of `path` (PATH).
+/// Finds a helper's program: a path, or the name behind `trafficcop-store-` in the directories of `path`
+/// (PATH).
 ///
 /// # Errors
-/// Where it was looked for, as `Fatal`.
+/// `Fatal`, with the places searched.
 pub fn find(helper: &str, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let executes = |path: &PathBuf| path.is_file() && access(path, AccessFlags::X_OK).is_ok();
     if helper.contains('/') {
@@ -56,30 +57,29 @@ pub fn find(helper: &str, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let found = places.map(|place| place.join(&program)).find(executes);
     found.ok_or_else(|| {
         fatal(format!(
-            "there is no helper {program} in PATH or in {INSTALLED}: install it, or name it by its path (--store ./HELPER:NAME)"
+            "there is no helper {program} in PATH or in {INSTALLED}: \
+             install it, or name it by its path (--store ./HELPER:NAME)"
         ))
     })
 }
 
-/// A helper program, and the entry that it keeps.
+/// Helper program, and the entry that it keeps.
 #[derive(Clone, Debug)]
 pub struct Helper {
-    /// Name of the helper in the lock's address: the same on machines that have it in different places.
+    /// Name in the lock's address, the same on machines that have the helper in different places.
     pub(super) shown: String,
-    /// The program, by its whole path.
+    /// Full path of the program.
     pub program: PathBuf,
-    /// The entry's name, which the helper gets as it was typed.
+    /// Name of the entry, as it was typed.
     pub name: String,
 }
 
-/// An entry of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) tag: String,
     pub(super) text: Vec<u8>,
 }
 
-/// Answer to a `put`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
     Done,
@@ -87,7 +87,6 @@ pub(super) enum Put {
     Refused,
 }
 
-/// A call that ended by itself.
 struct Finished {
     status: ExitStatus,
     stdout: Vec<u8>,
@@ -95,22 +94,21 @@ struct Finished {
 }
 
 impl Helper {
-    /// The lock's address for people.
+    /// Returns the lock's address, for people.
     pub(super) fn address(&self) -> String {
         format!("{}:{}", self.shown, self.name)
     }
 
-    /// The path under which stamps know the entry.
+    /// Returns the path under which stamps know the entry.
     pub(super) fn place(&self) -> PathBuf {
         self.address().into()
     }
 
-    /// A sentence about the entry.
     pub(super) fn about(&self, what: &str) -> String {
         format!("{}: {what}", self.address())
     }
 
-    /// Reads the entry; `None`: the helper says that there is none.
+    /// Reads the entry; `None` if the helper reports none.
     pub(super) fn get(&self, give_up_at: Instant) -> Result<Option<Entry>, Failure> {
         let stdout = self.ask(&["get", &self.name], give_up_at)?;
         let end = stdout.iter().position(|byte| *byte == b'\n');
@@ -140,7 +138,7 @@ impl Helper {
     /// Reads the store's clock, in seconds since 1970.
     ///
     /// # Errors
-    /// Those of a call, and `Fatal` where no number is printed.
+    /// Those of a call, and `Fatal` if it prints no number.
     pub fn time(&self, give_up_at: Instant) -> Result<u64, Failure> {
         let stdout = self.ask(&["time"], give_up_at)?;
         let text = String::from_utf8_lossy(&stdout);
@@ -149,12 +147,11 @@ impl Helper {
         seconds.and_then(Result::ok).ok_or_else(problem)
     }
 
-    /// Lists the names that begin with `prefix`.
     pub(super) fn list(&self, prefix: &str, give_up_at: Instant) -> Result<Vec<String>, Failure> {
         self.names(&["list", prefix], give_up_at)
     }
 
-    /// Lists the variables that hold credentials; none where the helper has no such verb.
+    /// Lists the variables that hold credentials; none if the helper has no such verb.
     pub(super) fn hides(&self, give_up_at: Instant) -> Vec<OsString> {
         let names = self.names(&["hides"], give_up_at).unwrap_or_default();
         names.into_iter().map(OsString::from).collect()
@@ -200,7 +197,7 @@ impl Helper {
             .stderr(Stdio::piped());
         let started = AwaitedChild::spawn(|| command.spawn(), |child: &Child| Some(child.id()));
         let (child, _awaited) = started.map_err(|error| match error.kind() {
-            // EAGAIN and the like pass; what is not there or no program never runs.
+            // EAGAIN and the like pass; a missing program does not.
             ErrorKind::NotFound | ErrorKind::PermissionDenied => fatal(self.cannot_run(&error)),
             _ => transient(self.cannot_run(&error)),
         })?;
@@ -211,7 +208,7 @@ impl Helper {
             Ok((stdout, said)) => (stdout, said, None),
             Err(problem) => (Vec::new(), String::new(), Some(problem)),
         };
-        // The leader keeps the group's number until it is reaped, so the kill meets no other group.
+        // The leader keeps the group's number until it is reaped: the kill meets no other group.
         let status = group.end();
         match (problem, status) {
             (Some(problem), _) => Err(self.doubt(verb, problem)),
@@ -252,14 +249,13 @@ impl Helper {
     }
 }
 
-/// The process group of a call.
 struct Group {
     child: Child,
     running: Running,
 }
 
 impl Group {
-    /// Feeds the helper and reads what it says, until it has ended.
+    /// Feeds the helper and reads its output until it has ended.
     fn attend(
         &mut self,
         mut input: &[u8],
@@ -291,8 +287,8 @@ impl Group {
                 .into_iter()
                 .filter_map(|(end, ready)| Some((end?, ready)));
             let mut fds: Vec<PollFd> = open.map(|(end, ready)| PollFd::new(end, ready)).collect();
-            // In short naps: a helper that has ended may have left its pipes to a daemon, and one that has closed
-            // them ends at once.
+            // In short naps: an ended helper may have left its pipes to a daemon, and one that has closed them
+            // ends at once.
             let longest = if fds.is_empty() { 1 } else { 100 };
             let nap = left.min(Duration::from_millis(longest)).as_millis();
             let _ = poll(
@@ -304,7 +300,7 @@ impl Group {
                 match pipe.write(input) {
                     Ok(written) => input = &input[written..],
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    // It need not read what it does not want.
+                    // It need not read its input.
                     Err(_) => input = &[],
                 }
                 if input.is_empty() {
@@ -323,7 +319,7 @@ impl Group {
         }
     }
 
-    /// Whether the helper itself has ended; it is not reaped by that.
+    /// Whether the helper has ended; does not reap it.
     fn is_over(&self) -> bool {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
         !matches!(
@@ -345,13 +341,13 @@ impl Group {
     }
 }
 
-/// Reads what there is; `false`: it is more than `limit`. A pipe at its end is closed.
+/// Reads what there is, and closes a pipe at its end; `false`: more than `limit`.
 fn read<R: Read>(pipe: &mut Option<R>, into: &mut Vec<u8>, limit: usize) -> bool {
     let Some(open) = pipe else {
         return true;
     };
     let mut bytes = [0; 4096];
-    // A pipe holds no more than this; a writer without end gets its next turn after the others.
+    // A pipe holds no more; an endless writer gets its next turn after the others.
     for _ in 0..16 {
         match open.read(&mut bytes) {
             Ok(read) if read > 0 => into.extend_from_slice(&bytes[..read]),

@@ -1,9 +1,9 @@
-//! Gives an entry back after the supervisor's death, from the guardian, and kills the calls that it left behind.
+//! Gives an entry back after the supervisor's death, from the guardian, and kills the calls that it left
+//! behind.
 //!
-//! What that needs lies in memory that the two share: the process groups of the calls under way, and the last
-//! version of the tenure ([`leave_note`], [`forget`]). The guardian makes the calls itself, with the helper that was
-//! found before the fork. It must never write over a version that is another's, nor begin a call that the end of the
-//! lease has made pointless.
+//! The two share memory with the process groups of the calls under way and the tenure's last version. The
+//! guardian makes the calls itself, with the helper found before the fork. It must never write over another
+//! instance's version, nor begin a call after the lease's end.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -21,13 +21,13 @@ use trafficcop_core::machine::procfs;
 use trafficcop_core::util::lock;
 
 pub(super) const MARK: &[u8] = b"helper";
-/// Time that the guardian takes for it at most.
+/// Time limit of the guardian.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Time that one of its calls takes at most.
+/// Time limit of one of its calls.
 const CALL: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(250);
 
-// Of the process and not of a store: the guardian is forked before there is any.
+// Not in a store: the guardian is forked before there is any.
 static MEMORY: OnceLock<Option<Arc<dyn SharedMemory>>> = OnceLock::new();
 static NOTES: Mutex<Notes> = Mutex::new(Notes {
     running: Vec::new(),
@@ -41,25 +41,24 @@ struct Notes {
     ours: Option<Ours>,
 }
 
-/// The process group of a call, and when its leader began.
+/// Process group of a call, and when its leader began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Running {
     group: i32,
     began: Option<String>,
 }
 
-/// The last version of a tenure.
+/// Last version of a tenure.
 #[derive(Serialize, Deserialize)]
 struct Ours {
     program: PathBuf,
     name: String,
-    /// Just before it was written, on CLOCK_BOOTTIME.
+    /// Just before the write, on CLOCK_BOOTTIME.
     t0: u64,
     text: String,
 }
 
 impl Running {
-    /// Notes a call that has just begun.
     pub(super) fn of(pid: u32) -> Running {
         let running = Running {
             group: pid.cast_signed(),
@@ -70,15 +69,15 @@ impl Running {
     }
 }
 
-/// Forgets a call whose group has been killed.
+/// Forgets a call whose group was killed.
 pub(super) fn has_ended(call: &Running) {
     change(|notes| notes.running.retain(|one| one != call));
 }
 
-/// Start of a process, in the kernel's ticks.
+/// Returns the start of a process, in the kernel's ticks.
 fn began(pid: i32) -> Option<String> {
     let stat = procfs::text(&format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may have blanks in it: the 22nd field of all.
+    // Field 22 of all; the name before may contain blanks.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(19).map(str::to_owned)
 }
@@ -88,7 +87,6 @@ pub(super) fn prepare(make: MakeMemory) {
     MEMORY.get_or_init(make);
 }
 
-/// Whether this is for [`execute`].
 pub(crate) fn is_meant(release_info: &[u8]) -> bool {
     release_info == MARK
 }
@@ -101,7 +99,7 @@ fn change(change: impl FnOnce(&mut Notes)) {
     }
 }
 
-/// Tells the guardian the last version of a tenure, and since when its lease counts.
+/// Tells the guardian a tenure's last version, and since when its lease counts.
 pub(super) fn leave_note(helper: &Helper, t0: Instant, record: &VersionRecord) {
     let ours = Ours {
         program: helper.program.clone(),
@@ -112,12 +110,11 @@ pub(super) fn leave_note(helper: &Helper, t0: Instant, record: &VersionRecord) {
     change(|notes| notes.ours = Some(ours));
 }
 
-/// Takes back the note of this entry.
 pub(super) fn forget(helper: &Helper) {
     change(|notes| drop(notes.ours.take_if(|ours| ours.name == helper.name)));
 }
 
-/// Kills the calls of the dead supervisor and gives its entry back.
+/// Kills the dead supervisor's calls and gives its entry back.
 pub(crate) fn execute() {
     let memory = MEMORY.get().and_then(Option::as_ref);
     let notes = memory.and_then(|memory| memory.take());
@@ -125,7 +122,7 @@ pub(crate) fn execute() {
         return;
     };
     for call in notes.running {
-        // A number that begins another process has been given away, which it is not while a process of the group lives.
+        // Another process gets the number only when no process of the group lives.
         if began(call.group).is_none_or(|now| Some(now) == call.began) {
             let _ = killpg(Pid::from_raw(call.group), Signal::SIGKILL);
         }
@@ -171,7 +168,7 @@ fn give_back(ours: &Ours) {
                     return;
                 }
             }
-            // Another's.
+            // Another instance has it.
             (_, Some(Some(_))) => return,
             _ => {}
         }

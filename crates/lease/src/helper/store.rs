@@ -1,4 +1,4 @@
-//! [`HelperLock`] and [`HelperStore`]: an entry of a helper's store, as the drivers see it.
+//! Entry of a helper's store, as the drivers see it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,12 +20,12 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use trafficcop_core::{Failure, Grant};
 
-/// Time within which a helper says which variables are to be hidden.
+/// Time limit for the helper's list of variables to hide.
 const HIDES: Duration = Duration::from_secs(5);
-/// Time that a release waits for a call that is under way.
+/// Time that a release waits for a call under way.
 const LAST_CALL: Duration = Duration::from_secs(5);
 
-/// An entry of a store that a helper program serves.
+/// Entry of a store that a helper program serves.
 #[derive(Clone)]
 pub struct HelperLock {
     helper: Helper,
@@ -52,7 +52,7 @@ impl HelperLock {
         })
     }
 
-    /// The helper of this lock.
+    /// Returns the helper of this lock.
     #[must_use]
     pub fn helper(&self) -> &Helper {
         &self.helper
@@ -94,7 +94,6 @@ impl NamedLock for HelperLock {
     }
 }
 
-/// An entry as one instance competes for it.
 struct HelperStore {
     name: String,
     jobs: BlockingJobs,
@@ -102,7 +101,7 @@ struct HelperStore {
 }
 
 impl HelperStore {
-    /// Runs a step in a thread; a step whose caller has given up goes on to its own limit.
+    /// Runs a step in a thread; it goes on to its own limit if the caller gives up.
     async fn step<T: Send + 'static>(
         &self,
         what: &str,
