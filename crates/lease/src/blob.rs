@@ -1,8 +1,7 @@
 //! Lock that is a lease on an Azure blob.
 //!
-//! It maps the service's answers to the five meanings of [`Failure`] and decides nothing. It must never count
-//! an answer without its own lease id as control, let a fencing token go back, or lease an id again after its
-//! release was sent. It must send secrets only to the service.
+//! It must never count an answer without its own lease id as control, let a fencing token go back, or lease an
+//! id again after its release was sent. It must send secrets only to the service.
 //!
 //! **The fencing token** is a counter in the metadata. It is raised under the lease, if no write came since it
 //! was read. On a blob without a token that this instance did not make, it begins with the seconds since 1970:
@@ -49,7 +48,7 @@ use trafficcop_core::retry::Backoff;
 use trafficcop_core::util::lock;
 use trafficcop_core::{Failure, Grant};
 
-// Immediate repeats of a renewal whose answer belonged to an earlier request.
+// Repeats of a renewal whose answer belonged to an earlier request.
 const AGAIN_AT_ONCE: usize = 2;
 
 /// Lease on a blob, as it was named.
@@ -57,11 +56,11 @@ const AGAIN_AT_ONCE: usize = 2;
 pub struct BlobLock {
     /// Blob of the lock.
     pub target: Target,
-    /// Storage account, with its credential.
+    /// Storage account and credential.
     pub account: Account,
-    /// Whether to create the blob and its container if they are missing.
+    /// Whether to create a missing blob and container.
     pub create: bool,
-    /// Size in bytes (a multiple of 512) of a page blob to create instead of an empty block blob.
+    /// Bytes (a multiple of 512) of a page blob to create instead of a block blob.
     pub page_blob: Option<u64>,
 }
 
@@ -94,21 +93,21 @@ impl NamedLock for BlobLock {
 /// Reason why a store could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The service has no lease of this length.
+    /// No such length of a lease.
     #[error("a lease on a blob lasts 15 to 60 whole seconds, not {0:?}")]
     Lease(Duration),
-    /// The service has no page blob of this size.
+    /// No such size of a page blob.
     #[error("a page blob's size is a multiple of 512 bytes, not {0}")]
     PageBlob(u64),
     /// The official client refused the address.
     #[error("the blob's address cannot be used: {0}")]
     Address(String),
-    /// The name is invalid with the number of a slot behind it.
+    /// The name is too long with a slot's number.
     #[error("with the number of its slot, {0}")]
     Target(#[from] TargetError),
 }
 
-/// Store of a blob's lock, for one instance.
+/// Store of a blob's lock.
 pub struct Blob {
     name: String,
     client: BlobApi,
@@ -119,8 +118,8 @@ pub struct Blob {
     task: Option<OnceTask>,
     state: Mutex<State>,
     data_is_told: AtomicBool,
-    // Serialises announcements and results, each written on the ETag of the one before. Of two at once one
-    // would be refused, and take the other for a copy of this machine.
+    // Announcements and results are each written on the ETag of the one before. Of two at once one would be
+    // refused, and take the other for a copy of this machine.
     writing: tokio::sync::Mutex<()>,
 }
 
@@ -129,43 +128,41 @@ struct State {
     // Id of this series of attempts: after a lost answer the service recognises a repeated acquire (201). A
     // fresh id would wait for this instance's own lease to run out.
     proposed: Option<String>,
-    /// Time of the last acquire under `proposed` that has not been undone: it may have succeeded.
+    /// Time of the last acquire under `proposed` that may have succeeded.
     perhaps: Option<Instant>,
     held: Option<Held>,
-    /// Lease whose release was sent and not confirmed.
+    /// Lease whose release is unconfirmed.
     spent: Option<Spent>,
     /// ETag when the lease was last seen free, and when it was first seen taken with that ETag.
     seen_free: Option<(String, Option<Instant>)>,
     // Greatest token seen: another program may strip the metadata between two looks.
     floor: u64,
-    // Operations that succeeded, as a set of `1 << Operation`. A 403 to one of them is a token or a clock that
-    // will be mended; to any other it is a missing right.
+    // Operations that succeeded, as a set of `1 << Operation`. A 403 to one of them will be mended (a token, a
+    // clock); to any other it is a missing right.
     proven: u16,
 }
 
-/// Lease that this instance has, and the blob's metadata.
 #[derive(Clone)]
 struct Held {
     id: String,
     record: Record,
     others: BTreeMap<String, String>,
-    /// ETag after this instance's last write.
     etag: Option<String>,
-    // After an unanswered write an unknown ETag is not taken for a copy of this instance.
+    // After an unanswered write an unknown ETag does not prove a copy of this instance.
     unanswered: bool,
-    // Whether a second writer was reported: once, not with every renewal.
+    // Whether a second writer was reported.
     copied: bool,
     /// Whether the lease is being broken, and the core knows its end.
     breaking: bool,
 }
 
-/// Lease that is being given back; its id is never leased again.
+/// Lease that is being given back.
 #[derive(Clone)]
 struct Spent {
     id: String,
-    // Whether it was certainly held: then "not yours" means that it was taken away.
+    // Whether it was certainly held: then "not yours" means taken away.
     had: bool,
-    // Whether an earlier release may have been carried out: then "not yours" means that it was.
+    // Whether an earlier release may have been carried out: then "not yours" means given back.
     unclear: Arc<AtomicBool>,
 }
 
@@ -193,7 +190,7 @@ impl Blob {
     /// If the service does not know the values.
     pub fn open(lock: &BlobLock, competitor: &Competitor) -> Result<Blob, OpenError> {
         let lease = competitor.lease;
-        // The service would refuse only an acquire: a standby would fail at the very moment it is needed.
+        // The service would refuse only an acquire: a standby would fail when it is needed.
         let seconds = i32::try_from(lease.as_secs())
             .ok()
             .filter(|seconds| (15..=60).contains(seconds) && lease.subsec_nanos() == 0)
@@ -235,7 +232,6 @@ impl Blob {
         self.lock.account.naming_the_credential(failure)
     }
 
-    /// Releases the lease, repeatedly until that is confirmed or the time is up.
     async fn release_until(
         client: &BlobApi,
         spent: &Spent,
@@ -249,7 +245,7 @@ impl Blob {
             let error = match client.release(&spent.id, give_up_at).await {
                 Ok(()) => return Ok(Returned::Done),
                 Err(error) if !is_gone(&error) => error,
-                // If unclear, an earlier request may have done it without an answer.
+                // If unclear, an earlier request may have done it.
                 Err(error) if spent.had && !unclear => {
                     return Ok(Returned::Taken(error.why()));
                 }
@@ -291,9 +287,8 @@ pub fn fresh_lease_id() -> String {
     azure_core::Uuid::new_v4().hyphenated().to_string()
 }
 
-/// Whether the service itself says that the lease is not this instance's.
 fn is_gone(error: &ServiceError) -> bool {
-    // By the code, never by the status: 409 and 412 mean many things, and a loss kills the command at once.
+    // Not by the status: 409 and 412 mean many things, and a loss kills the command at once.
     matches!(
         error.code(),
         Some(
@@ -374,8 +369,7 @@ impl LeaseStore for Blob {
             }
             Err(error) => error,
         };
-        // Not yet lost: no other instance can acquire until the broken lease ends. Meanwhile the command can
-        // end in order.
+        // Not yet lost: no other instance can acquire until the broken lease ends.
         if error.code() == Some("LeaseIsBrokenAndCannotBeRenewed") {
             let until = match self.rest_of_breaking(give_up_at).await {
                 Ok(until) => until,
@@ -398,7 +392,7 @@ impl LeaseStore for Blob {
             self.state().held = None;
             return Err(lost(error.why()));
         }
-        // Even a 403 is doubt here: the lease runs on, and rights come back.
+        // Even a 403 is doubt: the lease runs on, and rights come back.
         Err(error.doubt(Operation::Renew))
     }
 
@@ -411,7 +405,7 @@ impl LeaseStore for Blob {
             let Some(spent) = ours.or(state.spent.clone()) else {
                 return Ok(());
             };
-            // This release may arrive late, so the id is never leased again.
+            // This release may arrive late: never lease the id again.
             state.proposed = None;
             state.spent = Some(spent.clone());
             spent
@@ -455,7 +449,7 @@ impl LeaseStore for Blob {
         });
         Ok(OrphanRelease {
             descriptor: None,
-            // Encoded, a name can be too long; then the lease runs out by itself.
+            // An encoded name can be too long; then the lease runs out.
             release_info: release_info.filter(|info| info.len() <= 2048),
         })
     }

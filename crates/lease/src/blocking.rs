@@ -1,8 +1,7 @@
 //! Blocking work on a file ([`BlockingJobs`]): one job at a time, each in its own thread with a time limit.
 //!
-//! A thread that hangs in the kernel (on a dead file server) is left behind. It must keep neither the runtime
-//! from working nor the process from ending. The runtime waits for its own blocking threads, so these are not
-//! among them.
+//! A thread that hangs in the kernel (on a dead file server) is left behind. The runtime would wait for its own
+//! blocking threads when the process ends, so these are not among them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -55,7 +54,7 @@ impl BlockingJobs {
         }
     }
 
-    /// Runs a step of a lock; `of` and `what` name it in the error if it stalls.
+    /// Runs a step of a lock; `of` and `what` name it if it stalls.
     pub(super) async fn step<T: Send + 'static>(
         &self,
         of: &str,
@@ -74,7 +73,7 @@ impl BlockingJobs {
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Stalled> {
         let permit = tokio::select! {
-            // The time limit comes last: what is ready just in time must not be reported as doubt.
+            // Last, because what is ready just in time must not be reported as doubt.
             biased;
             permit = Arc::clone(&self.0).acquire_owned() => {
                 permit.map_err(|_closed| Stalled::NoThread)?
@@ -100,7 +99,7 @@ impl BlockingJobs {
     }
 }
 
-/// Resolves at `at`. Sleeps in short steps, because the runtime's timers stop in a suspend.
+/// Resolves at `at`, in short steps, because the runtime's timers stop in a suspend.
 async fn until(at: Instant) {
     const CLOCK_INTERVAL: Duration = Duration::from_millis(500);
     loop {

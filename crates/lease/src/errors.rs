@@ -1,4 +1,4 @@
-//! Maps errors to the core's words. All stores use it; it decides nothing.
+//! Maps errors to the core's words.
 
 use std::io;
 use std::path::Path;
@@ -14,12 +14,10 @@ pub(super) fn transient(why: String) -> Failure {
     }
 }
 
-/// Makes a failure that no retry mends.
 pub(super) fn fatal(why: String) -> Failure {
     Failure::Fatal { why, denied: false }
 }
 
-/// Makes the failure for a lease that another instance may have by now.
 // Without an `until` the tree is killed at once: use it only for what the store itself reported.
 pub(super) fn lost(why: String) -> Failure {
     Failure::Lost { until: None, why }
@@ -45,7 +43,7 @@ pub(super) fn failure_at(path: &Path, what: &str, errno: Errno) -> Failure {
     fatal_at(path, what, errno)
 }
 
-/// Makes a fatal failure with advice for a full disk or a size limit.
+/// Advises on a full disk or a size limit.
 pub(super) fn no_room(why: &str, errno: Errno) -> Option<Failure> {
     let advice = match errno {
         Errno::ENOSPC | Errno::EDQUOT => "make room",
@@ -63,7 +61,6 @@ pub(super) fn is_errno(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno as i32)
 }
 
-/// Whether an error may pass by itself.
 pub(super) fn is_passing(errno: Errno) -> bool {
     use Errno as E;
     // Limits of process and kernel, a server that is away, a broken connection. Every other error ends the

@@ -1,8 +1,7 @@
 //! Task log: which one-time tasks are over, and how; which have failed, and how often.
 //!
-//! The stores keep a [`TaskLog`] beside the record and ask it before they grant control. It does no I/O: the
-//! time comes in as seconds of the store's own clock. It must never take a result for another key's or another
-//! period's.
+//! The stores keep it beside the record and ask it before they grant control. Time comes in as seconds of the
+//! store's own clock. It must never take a result for another key's or another period's.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -16,11 +15,11 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::util::{lock, wall_clock};
 use trafficcop_core::{Failure, Outcome, TaskResult};
 
-/// Greatest number of keys with a result. Beyond it the one that ran longest ago is forgotten.
+/// Greatest number of keys; beyond it the one that ran longest ago is forgotten.
 pub const KEPT: usize = 32;
 
-/// Greatest size of all results in a record, in bytes.
-// Less than a page, a line's place in a lock file, and half of a blob's room for metadata.
+/// Greatest size of all results, in bytes.
+// Less than a page, a line's place in a lock file, and half of a blob's room.
 pub const ROOM: usize = 3840;
 
 // Seconds that a result's period may lie in the future: the store's clock was set back a little, and the task
@@ -32,20 +31,19 @@ const AHEAD: u64 = 3 * 3600;
 pub struct Task {
     /// Name; each key on a lock is a separate task.
     pub key: String,
-    /// Length of a period in whole seconds, aligned to UTC, if the task is done once in each. A key with
-    /// periods is another task than without.
+    /// Length of a period in whole seconds, aligned to UTC. A key with periods is another task than without.
     pub per: Option<Duration>,
 }
 
 impl Task {
-    /// Returns the second with which a moment's period begins; 0 without periods.
+    /// Returns the second with which a moment's period begins, or 0.
     fn period(&self, at: u64) -> u64 {
         let per = self.per.map_or(0, |per| per.as_secs());
         if per == 0 { 0 } else { at - at % per }
     }
 }
 
-/// Results and failures of all tasks of one lock.
+/// Results and failures of a lock's tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TaskLog(Vec<Entry>);
@@ -55,7 +53,7 @@ pub struct TaskLog(Vec<Entry>);
 pub struct Entry {
     /// Key of the task.
     pub key: String,
-    /// Whether the task is done once in each period.
+    /// Whether the task has periods.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub periods: bool,
     /// Last result.
@@ -69,16 +67,16 @@ pub struct Entry {
 /// Result of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedResult {
-    /// Second (of the Unix epoch) with which its period begins; 0 without periods.
+    /// Second (of the Unix epoch) with which its period begins, or 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub period: u64,
-    /// Exit status (128 + n for signal n); 0 is success.
+    /// Exit status (128 + n for signal n).
     pub exit: u8,
     /// Fencing token of the run.
     pub token: u64,
-    /// Identity of the instance that ran it.
+    /// Instance that ran it.
     pub by: String,
-    /// Time of the recording (RFC 3339, UTC).
+    /// Time (RFC 3339, UTC).
     pub at: String,
 }
 
@@ -104,7 +102,7 @@ fn is_zero(number: &u64) -> bool {
 pub struct NoRoom;
 
 impl TaskLog {
-    /// Log without any task.
+    /// No task.
     pub const EMPTY: TaskLog = TaskLog(Vec::new());
 
     /// Reads the text of [`TaskLog::text`]; `None` if it is another.
@@ -113,7 +111,7 @@ impl TaskLog {
         serde_json::from_str(text).ok()
     }
 
-    /// Whether these results fit into a file's record.
+    /// Whether these results fit into a record.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.text().len() <= ROOM
@@ -147,7 +145,7 @@ impl TaskLog {
         self.0.len() < before
     }
 
-    /// Returns the result for a candidate that came in the period `came`, at the time `now`.
+    /// Returns the result for a candidate that came in the period `came`.
     #[must_use]
     pub fn result(&self, task: &Task, came: u64, now: u64) -> Option<TaskResult> {
         let over = self.get(task)?.over.as_ref()?;
@@ -164,7 +162,7 @@ impl TaskLog {
         })
     }
 
-    /// Returns how often the task has failed in this period.
+    /// Returns the failures in this period.
     #[must_use]
     pub fn failed(&self, task: &Task, period: u64) -> u32 {
         let tries = self.get(task).and_then(|entry| entry.tries.as_ref());
@@ -223,7 +221,7 @@ impl TaskLog {
     /// fit. Returns the forgotten keys.
     ///
     /// # Errors
-    /// If not even this task's own entry fits.
+    /// If not even this task's entry fits.
     pub fn fit(
         &mut self,
         task: &Task,
@@ -245,7 +243,7 @@ impl TaskLog {
     /// Whether this task's result will fit, however it ends.
     #[must_use]
     pub fn has_room(&self, task: &Task, by: &str, fits: impl Fn(&TaskLog) -> bool) -> bool {
-        // The longest possible result: if it found no room after the run, the task would be done again.
+        // If the longest result found no room after the run, the task would be done again.
         let worst = Outcome {
             exit: trafficcop_core::Exit::Code(u8::MAX),
             over: true,
@@ -260,7 +258,7 @@ fn is_of(entry: &Entry, task: &Task) -> bool {
     entry.key == task.key && entry.periods == task.per.is_some()
 }
 
-/// Returns the token of the last write: tokens grow with time.
+/// Returns the token of the last write: tokens grow.
 fn age(entry: &Entry) -> u64 {
     let over = entry.over.as_ref().map_or(0, |over| over.token);
     let tries = entry.tries.as_ref().map_or(0, |tries| tries.token);
@@ -275,12 +273,11 @@ pub(super) struct OnceTask {
 
 #[derive(Default)]
 struct TaskClock {
-    // Period in which this instance came. Its result ends the waiting, even if the next period has begun when
-    // it is seen.
+    // Period in which this instance came. Its result ends the waiting, even if seen in the next.
     came: Option<u64>,
-    /// Last time that the store reported, and when that was.
+    /// Last time that the store reported, and when.
     received: Option<(u64, Instant)>,
-    // Fixed when the run begins, because it may end in the next period.
+    // Fixed at the beginning, because the run may end in the next period.
     period: u64,
 }
 
@@ -309,19 +306,17 @@ impl OnceTask {
         self.task.per.is_some()
     }
 
-    /// Whether the store's clock is needed and not known yet.
     pub(super) fn lacks_the_time(&self) -> bool {
         self.is_periodic() && self.clock().received.is_none()
     }
 
-    /// Notes that the store's clock showed `said` at `at`.
     pub(super) fn hear(&self, said: u64, at: Instant) {
         let mut clock = self.clock();
         clock.came.get_or_insert(self.task.period(said));
         clock.received = Some((said, at));
     }
 
-    /// Returns the task's result for this instance; with periods none before the store's clock is known.
+    /// Returns the task's result; with periods none before the store's clock is known.
     pub(super) fn result(&self, task_log: &TaskLog) -> Option<TaskResult> {
         if self.lacks_the_time() {
             return None;
@@ -330,10 +325,10 @@ impl OnceTask {
         task_log.result(&self.task, clock.came.unwrap_or(0), clock.now())
     }
 
-    /// Decides the run's period, under the lease. Returns how often the task failed in it.
+    /// Decides the run's period, under the lease. Returns its failures.
     ///
     /// # Errors
-    /// If its result would find no room.
+    /// If a result would find no room.
     pub(super) fn begin(
         &self,
         task_log: &TaskLog,
@@ -349,26 +344,21 @@ impl OnceTask {
         Ok(task_log.failed(&self.task, clock.period))
     }
 
-    /// Returns how often the task failed in the run's period.
+    /// Returns the failures in the run's period.
     pub(super) fn failed(&self, task_log: &TaskLog) -> u32 {
         task_log.failed(&self.task, self.clock().period)
     }
 
-    /// Returns the beginning of the run's period.
     pub(super) fn period(&self) -> Option<String> {
         self.task.per?;
         Some(moment(self.clock().period))
     }
 
-    /// Whether the outcome of the record's run is noted.
     pub(super) fn is_noted(&self, record: &Record) -> bool {
         record.once.bears(&self.task, record.token)
     }
 
     /// Asks the store's clock (seconds since 1970) if `wanted`.
-    ///
-    /// # Errors
-    /// Those of `time`.
     pub(super) fn ask_if(
         &self,
         wanted: bool,
@@ -381,9 +371,6 @@ impl OnceTask {
     }
 
     /// Begins a run under the lease; refuses if some results are `unread`.
-    ///
-    /// # Errors
-    /// The reason why the task cannot run here.
     pub(super) fn begin_known(
         &self,
         log: &TaskLog,
@@ -399,10 +386,7 @@ impl OnceTask {
         self.begin(log, by, TaskLog::fits).map_err(|NoRoom| NO_ROOM)
     }
 
-    /// Notes the outcome in `record`, once.
-    ///
-    /// # Errors
-    /// The reason why it cannot be noted.
+    /// Notes the outcome, once.
     pub(super) fn note_known(
         task: Option<&OnceTask>,
         record: &mut Record,
@@ -414,11 +398,7 @@ impl OnceTask {
             .map_err(|NoRoom| NO_ROOM)
     }
 
-    /// Notes the outcome in the record to be written, and logs the results that made room. Does nothing if an
-    /// unanswered attempt succeeded.
-    ///
-    /// # Errors
-    /// If there is no room.
+    /// Notes the outcome, and logs the results that made room. Does nothing if an unanswered attempt succeeded.
     pub(super) fn note(
         &self,
         record: &mut Record,

@@ -8,10 +8,10 @@ use super::once::TaskLog;
 use trafficcop_core::Bell;
 use trafficcop_core::util::wall_clock;
 
-/// Longest command text in a record, in bytes.
+/// Longest command in a record, in bytes.
 pub const COMMAND_LIMIT: usize = 256;
 
-/// Part of the record that is the same for all tenures of one instance.
+/// Part of the record that is the same for all tenures of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
     /// Name (`--identity`; by default `HOST-PID`).
@@ -20,7 +20,7 @@ pub struct Candidate {
     pub host: String,
     /// Process id of the supervisor.
     pub pid: u32,
-    /// Command, shell-quoted, at most [`COMMAND_LIMIT`] bytes.
+    /// Command, shell-quoted.
     pub command: String,
     /// Doorbell that rings when control changes.
     pub bell: Option<Bell>,
@@ -31,27 +31,27 @@ pub struct Candidate {
 /// Reading demands every field that is always written: other JSON is not a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// Fencing token of the latest tenure; the next one's is greater.
+    /// Fencing token; the next tenure's is greater.
     pub token: u64,
-    /// Identity of the holder.
+    /// Holder.
     pub holder: String,
-    /// Machine of the holder.
+    /// Machine.
     pub host: String,
-    /// Process id of its supervisor.
+    /// Process id of the supervisor.
     pub pid: u32,
     /// Start of the tenure, by the holder's clock (RFC 3339, UTC).
     pub since: String,
-    /// Command of the holder.
+    /// Command.
     pub command: String,
     /// Whether the holder has begun to drain.
     pub draining: bool,
     /// Problem of its command: `hung: …` or `failing: …`; else empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub health: String,
-    /// Doorbell of the holder ([`Bell`] as text), or empty.
+    /// Doorbell ([`Bell`] as text), or empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub bell: String,
-    /// Results of one-time tasks, which each store keeps in its own way.
+    /// Results, which each store keeps in its own way.
     #[serde(skip)]
     pub once: TaskLog,
 }
@@ -88,7 +88,6 @@ impl Record {
 }
 
 impl Record {
-    /// Sets the drain, and the command's health.
     pub(super) fn tell(&mut self, drains: bool, health: String) {
         // A later write still reports the drain.
         self.draining |= drains;
@@ -97,7 +96,7 @@ impl Record {
 }
 
 /// Cuts the longest text by a quarter; `false` if all are empty.
-// By a quarter: a control character takes six bytes in JSON, so lengths do not tell how much to cut.
+// A control character takes six bytes in JSON, so lengths do not tell how much to cut.
 pub(super) fn cut_longest<const N: usize>(texts: [&mut String; N]) -> bool {
     let longest = texts.into_iter().max_by_key(|text| text.len());
     let Some(text) = longest.filter(|text| !text.is_empty()) else {

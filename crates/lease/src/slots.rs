@@ -1,9 +1,8 @@
-//! At most N holders: one store made of N, of which this instance holds one at a time.
+//! At most N holders: one store made of N, of which this instance holds one.
 //!
 //! The slots are the locks `NAME.0` to `NAME.N-1`, each with its own fencing token and record. An instance
-//! begins at a random slot and looks at no more than four in one attempt, unless it makes only one. So
-//! instances spread over the slots, and none floods the store. It must never hold two slots, nor forget what an
-//! unanswered attempt may have obtained.
+//! begins at a random slot and looks at no more than four in one attempt, unless it makes only one: so none
+//! floods the store. It must never hold two slots, nor forget what an unanswered attempt may have obtained.
 //!
 //! It wakes no instance. The kernel hands a file's lock to a waiter: one that waits at every slot would get
 //! locks that it does not want, each missing until it is given back. So a file with slots is polled, like a
@@ -25,18 +24,16 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 use trafficcop_core::{Bell, Failure, Grant, HolderInfo};
 
-// Slots in one attempt: if a hundred instances each looked at a hundred every two seconds, a storage account
-// would answer 503.
+// If a hundred instances each looked at a hundred slots every two seconds, a storage account would answer 503.
 const LOOKS: usize = 4;
-// Time limit for undoing one unclear attempt: a slot that hangs must not cost the looks at the others.
+// A slot that hangs must not cost the looks at the others.
 const UNDO: Duration = Duration::from_secs(1);
 
-/// Opens the store of a slot. It may block, and runs in its own thread except for the first.
+/// Opens the store of a slot. It may block, and has its own thread except for the first.
 pub type Opener = dyn Fn(u32) -> Result<Arc<dyn LeaseStore>, Failure> + Send + Sync;
 
 /// Store of N locks, of which this instance is to hold one.
 pub struct Slots {
-    /// Name of the lock without a slot.
     base: String,
     names: Vec<String>,
     lease: Option<Duration>,
@@ -48,25 +45,22 @@ pub struct Slots {
 }
 
 struct State {
-    // Slots that were looked at. Opening the others would cost descriptors, and create files.
+    // Opening the other slots would cost descriptors, and create files.
     stores: BTreeMap<u32, Arc<dyn LeaseStore>>,
     next: u32,
     held: Option<u32>,
-    // Whether this attempt looks first at slots that it may hold. Every other attempt looks there last: a slot
-    // that never answers must not keep it from the others.
+    // Whether this attempt begins with slots that it may hold. Every other attempt ends with them: one that
+    // never answers must not keep it from the others.
     own_first: bool,
-    // Slots that this instance may hold without knowing. A forgotten one would be out of reach until its lease
-    // ends.
+    // Slots that this instance may hold. A forgotten one would be out of reach until its lease ends.
     perhaps: BTreeSet<u32>,
-    /// Holders of the other slots, as last seen.
     holders: BTreeMap<u32, HolderInfo>,
     /// Slots whose trouble was reported and has not ended.
     told: BTreeSet<u32>,
 }
 
 impl Slots {
-    /// Makes slots beside `lock`, and opens one of them (on a local disk it is created). Synchronous, for the
-    /// time before there are threads.
+    /// Makes slots beside `lock`, and opens one of them. Synchronous, for the time before there are threads.
     ///
     /// # Errors
     /// If that one cannot be a lock, or the last one's name would be too long.
@@ -85,8 +79,8 @@ impl Slots {
         Ok(Slots::over(count, first, store, open))
     }
 
-    /// Makes a store of `count` slots that `open` opens; `store` is that of slot `first`. The stores' names end
-    /// with a dot and the slot's number.
+    /// Makes a store of `count` slots that `open` opens; `store` is that of `first`. Their names end with a dot
+    /// and the number.
     ///
     /// # Panics
     /// If `first` is no slot.
@@ -116,7 +110,7 @@ impl Slots {
         }
     }
 
-    /// Makes each attempt look at all slots, for an instance that makes only one.
+    /// Makes each attempt look at all slots.
     #[must_use]
     pub fn looking_at_all(mut self) -> Slots {
         self.looks = self.count();
@@ -188,7 +182,7 @@ impl Slots {
                 let mut state = self.state();
                 state.perhaps.remove(&slot);
                 state.held = Some(slot);
-                // The next tenure tries it first, for a command that keeps something by its TRAFFICCOP_SLOT.
+                // For a command that keeps something by its TRAFFICCOP_SLOT.
                 state.next = slot;
                 state.holders.clear();
                 return Ok(grant);
@@ -202,7 +196,7 @@ impl Slots {
             state.holders.insert(slot, holder.clone());
             return Err(failure);
         }
-        // Undo it before trying the next slot: otherwise this instance could hold two.
+        // Before trying the next slot: otherwise this instance could hold two.
         let limit = give_up_at.min(Instant::now() + UNDO);
         if is_settled(&store.release(limit).await) {
             self.state().perhaps.remove(&slot);
@@ -210,7 +204,7 @@ impl Slots {
         Err(failure)
     }
 
-    /// Reports trouble with one slot, once, where the others hide it.
+    /// Reports trouble with one slot, once.
     fn tell(&self, slot: u32, failure: &Failure) {
         if self.state().told.insert(slot) {
             tracing::warn!("slot {slot} is not available: {failure}; trying the others");
@@ -262,7 +256,7 @@ impl LeaseStore for Slots {
     }
 
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
-        // One after another: of two granted together one would have to be given back.
+        // Of two granted together one would have to be given back.
         let (mut seen, mut draining) = (false, false);
         let mut troubles: Vec<(u32, Failure)> = Vec::new();
         for (nth, slot) in self.choose().into_iter().enumerate() {
@@ -316,7 +310,7 @@ impl LeaseStore for Slots {
         let ours: Vec<(u32, Arc<dyn LeaseStore>)> = {
             let mut state = self.state();
             if let Some(held) = state.held.take() {
-                // Until the store confirms it: the next release or attempt asks again.
+                // Until the store confirms it.
                 state.perhaps.insert(held);
             }
             let stores = &state.stores;
@@ -324,7 +318,7 @@ impl LeaseStore for Slots {
             ours.filter_map(|slot| Some((*slot, Arc::clone(stores.get(slot)?))))
                 .collect()
         };
-        // All at once: each may take its whole time if the store does not answer.
+        // Each may take its whole time if the store does not answer.
         let replies = ours.iter().map(|(slot, store)| async move {
             let reply = store.release(give_up_at).await;
             if is_settled(&reply) {
@@ -361,7 +355,6 @@ impl LeaseStore for Slots {
         }
         let any = self.state().stores.values().next().cloned();
         let any = any.map(|store| store.orphan_release()).transpose()?;
-        // This instance holds no lock.
         Ok(OrphanRelease {
             descriptor: None,
             release_info: any.and_then(|any| any.release_info),
@@ -375,7 +368,7 @@ pub fn path_of(base: &Path, slot: u32) -> PathBuf {
     beside(base, format!(".{slot}"))
 }
 
-/// Whether nothing is held any more, and no request is left to make.
+/// Whether nothing is held, and no request is left to make.
 fn is_settled(reply: &Result<(), Failure>) -> bool {
     matches!(reply, Ok(()) | Err(Failure::Lost { .. }))
 }

@@ -2,10 +2,9 @@
 //! when.
 //!
 //! An instance that looks once (`-n`, a line of cron) never watches for a whole lease. Without stamps, ten
-//! machines that look once a minute would never take over from a dead holder. A stamp is of this machine's
-//! clock in the same boot, so it counts as if one process had continued. It must never believe a stamp of
-//! another boot, clock or user. Nor may the number of a version alone count: a lock that was made anew begins
-//! at 1 again.
+//! machines that look once a minute would never take over from a dead holder. It must never believe a stamp of
+//! another boot, clock or user. Nor may a version's number alone count: a lock that was made anew begins at 1
+//! again.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -18,14 +17,13 @@ use trafficcop_core::machine::procfs;
 use trafficcop_core::observed::Version;
 use trafficcop_core::util::{check, ours_in};
 
-// Ending of a stamp's name; an unfinished one has more after it.
+// An unfinished stamp's name has more after it.
 const STAMP: &str = ".seen";
 
 /// Version, with a fingerprint that tells its chain from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stamped {
     pub(super) version: Version,
-    /// One line of text.
     pub(super) fingerprint: String,
 }
 
@@ -35,7 +33,7 @@ pub(super) fn find(runtime: &Option<PathBuf>, path: &Path, of: &Stamped) -> Opti
 }
 
 fn find_in(directory: &Path, path: &Path, of: &Stamped) -> Option<Instant> {
-    // Check the opened file: the name can be another file's by then.
+    // The name can be another file's by then.
     let mut options = OpenOptions::new();
     options
         .read(true)
@@ -52,7 +50,7 @@ fn find_in(directory: &Path, path: &Path, of: &Stamped) -> Option<Instant> {
         && words.next()? == of.fingerprint;
     let stamp = words.next().filter(|_| same)?.parse().ok()?;
     let stamp = Instant::from_nanos(stamp);
-    // One from the future is of another clock, and would prolong the wait beyond a lease.
+    // One from the future would prolong the wait beyond a lease.
     (stamp <= Instant::now()).then_some(stamp)
 }
 
@@ -89,7 +87,7 @@ fn leave_in(directory: &Path, path: &Path, of: &Stamped, stamp: Instant) -> Opti
         of.fingerprint,
         stamp.as_nanos()
     );
-    // A reader finds the old stamp or the new one. No fsync: it is worth nothing after the next boot.
+    // A reader finds the old stamp or the new one. No fsync: it is worth nothing after a boot.
     let whole = directory.join(name(path));
     let part = directory.join(format!("{}.{:08x}", name(path), fastrand::u32(..)));
     let mut options = OpenOptions::new();
@@ -119,7 +117,7 @@ fn sweep(directory: &Path) {
     }
 }
 
-/// Identifies the clock of stamps: this boot's, in this time namespace.
+/// Identifies the stamps' clock.
 fn clock() -> Option<String> {
     // Every boot restarts CLOCK_BOOTTIME, and a time namespace shifts it.
     let boot = procfs::text("/proc/sys/kernel/random/boot_id").ok()?;

@@ -1,5 +1,5 @@
-//! Traits of every store ([`LeaseStore`]) and of a lock's name ([`NamedLock`]), and [`release_orphaned`], which
-//! the guardian calls after the supervisor's death.
+//! Traits of a store ([`LeaseStore`]) and of a lock's name ([`NamedLock`]), and the guardian's
+//! [`release_orphaned`].
 //!
 //! A store decides nothing: the core decides what an error means for the tenure.
 
@@ -25,31 +25,30 @@ use trafficcop_core::{Failure, Grant, Outcome};
 /// Properties of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreInfo {
-    /// Address of the lock, as in `TRAFFICCOP_LOCK`; never contains a secret.
+    /// Address of the lock, without a secret.
     pub name: String,
-    /// Slot that this instance holds, from 0. Meaningless without control.
+    /// Slot that this instance holds, from 0.
     pub slot: u32,
-    /// Start of the run's period (RFC 3339, UTC), if the task has periods.
+    /// Start of the run's period (RFC 3339, UTC), if there are periods.
     pub period: Option<String>,
-    /// Length of a grant or renewal; constant. `None`: the lock lasts while any process has its descriptor
-    /// open.
+    /// Length of a grant; constant. `None`: the lock lasts while any process has its descriptor open.
     pub lease: Option<Duration>,
-    /// Whether [`LeaseStore::until_free`] wakes this instance; otherwise it polls. Constant.
+    /// Whether [`LeaseStore::until_free`] wakes this instance, which otherwise polls. Constant.
     pub wakes: bool,
 }
 
 /// Change that a holder makes to its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordUpdate {
-    /// The holder has begun to drain. Best effort.
+    /// The drain has begun. Best effort.
     Draining {
         /// Problem, as in [`RecordUpdate::Health`].
         health: String,
     },
-    /// Problem of the holder's command: `hung: …` or `failing: …`; empty when it is over. Best effort: a store
-    /// may leave it to a renewal that writes the record.
+    /// Problem of the command: `hung: …` or `failing: …`; empty when it is over. Best effort: a renewal may
+    /// write it later.
     Health(String),
-    /// Outcome of a one-time task's run.
+    /// Outcome of a one-time task.
     Outcome(Outcome),
 }
 
@@ -63,19 +62,18 @@ impl RecordUpdate {
     }
 }
 
-/// Means to end a lease with its orphaned tree; empty where the lease runs out by itself.
+/// Means to end a lease with its orphaned tree; empty where the lease runs out.
 #[derive(Debug, Default)]
 pub struct OrphanRelease {
-    /// Duplicate of the lock's descriptor. Guardian and command keep it open: the lock lives as long as the
-    /// tree.
+    /// Duplicate of the lock's descriptor: the lock lives as long as guardian and command keep it open.
     pub descriptor: Option<OwnedFd>,
-    /// Text by which [`release_orphaned`] gives the lease back: at most 2048 bytes, without a secret.
+    /// Text for [`release_orphaned`]: at most 2048 bytes, without a secret.
     pub release_info: Option<Vec<u8>>,
 }
 
 /// Lock in a store, as one instance competes for it.
 ///
-/// Methods may overlap, but `acquire`, `renew` and `release` never overlap each other. Past its time limit
+/// Methods may overlap, except `acquire`, `renew` and `release` with each other. Past its time limit
 /// (`give_up_at`) a method returns [`Failure::Transient`]. If the reply to an `acquire` or `release` was lost,
 /// the next call repeats it with the same lease id.
 #[async_trait]
@@ -85,14 +83,14 @@ pub trait LeaseStore: Send + Sync {
 
     /// Acquires the lock if it is free, raises the fencing token and writes the record under the lease.
     ///
-    /// For a one-time task it looks at the results first, and again under the lease.
+    /// It looks at a one-time task's results first, and again under the lease.
     ///
     /// # Errors
     /// `Held` if another instance has it, `AlreadyDone` if the task is done. After any error this instance
     /// holds nothing: the next `release` undoes an ambiguous acquire, or the next `acquire` recognises it.
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure>;
 
-    /// Checks, without competing, whether a one-time task is left to do.
+    /// Checks, without competing, whether a task is left to do.
     ///
     /// # Errors
     /// `AlreadyDone` if it is over; otherwise those of `acquire`, except `Held`.
@@ -100,7 +98,7 @@ pub trait LeaseStore: Send + Sync {
         Ok(())
     }
 
-    /// Renews the lease. The caller stamps `t0` before; a store without leases is never asked.
+    /// Renews the lease, which the store must have. The caller stamps `t0` before.
     ///
     /// # Errors
     /// `Lost` if the lease is definitely gone; `Transient` for every doubt.
@@ -109,16 +107,16 @@ pub trait LeaseStore: Send + Sync {
     /// Gives the lease back, or undoes what an ambiguous `acquire` may have obtained.
     ///
     /// # Errors
-    /// `Transient` if the store did not confirm it: the lease then runs out. `Lost` if this instance had the
-    /// lease, and none of its own requests can have given it back.
+    /// `Transient` if the store did not confirm it: the lease then runs out. `Lost` if the lease was taken
+    /// away, not given back by a request of this instance.
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure>;
 
     /// Changes the record under the lease. After doubt the caller repeats the same outcome. May overlap a
     /// renewal, never a release.
     ///
     /// # Errors
-    /// `Lost` if the lease is gone. Only after an earlier attempt in doubt can the outcome be recorded
-    /// same. `Fatal` for an outcome without a task.
+    /// `Lost` if the lease is gone; an earlier attempt in doubt may have recorded the outcome. `Fatal` for an
+    /// outcome without a task.
     async fn update_record(&self, update: RecordUpdate, _: Instant) -> Result<(), Failure> {
         match update {
             RecordUpdate::Draining { .. } | RecordUpdate::Health(_) => Ok(()),
@@ -129,12 +127,12 @@ pub trait LeaseStore: Send + Sync {
         }
     }
 
-    /// Resolves when the lock is available, if [`StoreInfo::wakes`]; otherwise never.
+    /// Resolves when the lock is available, if [`StoreInfo::wakes`].
     async fn until_free(&self) {
         pending().await
     }
 
-    /// Ends competing, and leaves what it knows to this user's next process.
+    /// Ends competing, and informs this user's next process.
     async fn leave(&self, _give_up_at: Instant) {}
 
     /// Returns the guardian's means to give the lease back.
@@ -149,9 +147,9 @@ pub trait LeaseStore: Send + Sync {
     }
 }
 
-/// Gives back a lease as [`OrphanRelease::release_info`] says, in the guardian, once the tree is empty.
+/// Gives back a lease, in the guardian, once the tree is empty.
 pub fn release_orphaned(release_info: &[u8]) {
-    // By the text, not by a store: the guardian was forked before there was one.
+    // By the text: the guardian was forked before there was a store.
     if shared_file::is_release(release_info) {
         shared_file::execute_release();
     } else if helper::is_release(release_info) {
@@ -161,7 +159,7 @@ pub fn release_orphaned(release_info: &[u8]) {
     }
 }
 
-/// Makes memory that later forks share, if the system has any.
+/// Makes memory that later forks share, if it can.
 pub type MakeMemory = fn() -> Option<Arc<dyn SharedMemory>>;
 
 /// Instance that competes, and its terms.
@@ -169,17 +167,17 @@ pub type MakeMemory = fn() -> Option<Arc<dyn SharedMemory>>;
 pub struct Competitor {
     /// Identity for the record.
     pub candidate: Candidate,
-    /// Length of a lease, where the lock has one.
+    /// Length of a lease.
     pub lease: Duration,
-    /// One-time task, if there is one.
+    /// One-time task.
     pub task: Option<Task>,
-    /// Memory that tells the guardian what to release. Without it a shared drive's lease runs out.
+    /// Memory for the guardian, without which a shared drive's lease runs out.
     pub memory: Option<MakeMemory>,
-    /// Directory of this user that does not outlast the boot (`XDG_RUNTIME_DIR`).
+    /// User's directory that does not outlast the boot (`XDG_RUNTIME_DIR`).
     pub runtime: Option<PathBuf>,
-    /// Operator's promise that `mkdir` is exclusive on the lock's drive, whatever its file system.
+    /// Promise that `mkdir` is exclusive on the drive, whatever its file system.
     pub mkdir_is_exclusive: bool,
-    /// Whether a first attempt without network may run in the caller's thread, which is still the only one.
+    /// Whether a first attempt without network may run in the caller's thread, the only one yet.
     pub in_place: bool,
 }
 
@@ -203,9 +201,9 @@ impl Competitor {
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub enum OpenError {
-    /// Error of a blob.
+    /// Blob.
     Blob(#[from] blob::OpenError),
-    /// Error of a file on a local disk.
+    /// File on a local disk.
     File(#[from] file::OpenError),
     /// Relative path without a working directory.
     Io(#[from] io::Error),
@@ -228,12 +226,12 @@ pub trait NamedLock: Send + Sync {
         Duration::ZERO..=Duration::MAX
     }
 
-    /// Returns the host of its service, if there is one.
+    /// Returns the host of its service.
     fn host(&self) -> Option<String> {
         None
     }
 
-    /// Whether a holder can ring for its standbys; none listens where the kernel wakes them.
+    /// Whether a holder can ring for its standbys; the kernel's waiters do not listen.
     fn rings(&self) -> bool {
         true
     }
@@ -241,7 +239,7 @@ pub trait NamedLock: Send + Sync {
     /// Logs warnings about this lock.
     fn warn(&self) {}
 
-    /// Names the variables with credentials, which `--no-credentials` keeps from the command.
+    /// Names the variables with credentials, which `--no-credentials` hides.
     fn hides(&self) -> Vec<OsString> {
         Vec::new()
     }
@@ -265,14 +263,13 @@ pub trait NamedLock: Send + Sync {
     fn inspector(&self) -> Result<Box<dyn Inspector>, OpenError>;
 }
 
-/// Returns the lock at this path, with this number of slots. `shared` keeps it as on a shared drive, wherever
-/// the path lies.
+/// Returns the lock at this path. `shared` keeps it as on a shared drive, wherever the path lies.
 ///
 /// # Errors
 /// If it is not known what the path lies on.
 pub fn at_path(path: &Path, shared: bool, slots: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
-    // Ask about the slots, not about their common name, where no file lies: a lock on the server's own disk is
-    // shared by its file alone. Ask about all: each is begun by the instance that gets it first.
+    // Ask about the slots: their common name has no file, and a lock on the server's own disk is shared by its
+    // file alone. Ask about all: each is begun by the instance that gets it first.
     let names: Vec<PathBuf> = match slots {
         1 => vec![path.to_owned()],
         _ => (0..slots).map(|slot| slots::path_of(path, slot)).collect(),

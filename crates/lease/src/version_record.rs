@@ -42,11 +42,10 @@ pub(super) enum State {
 pub struct VersionRecord {
     pub version: Version,
     pub(super) state: State,
-    /// Random number of the tenure.
     pub(super) nonce: u128,
     pub(super) lease: Duration,
     pub record: Record,
-    /// Whether there were unreadable results that no operator has forgotten yet.
+    /// Whether results were unreadable and no operator has forgotten them.
     pub unread: bool,
 }
 
@@ -57,8 +56,7 @@ struct Json {
     // As text: many JSON readers keep 53 bits of a number.
     nonce: String,
     lease_ms: u64,
-    // Fencing token: the version that began the tenure. A trafficcop that locks files by the kernel would take
-    // "token" for its own.
+    // Fencing token: the version that began the tenure. The kernel's locks would take "token" for their own.
     tenure: u64,
     holder: String,
     host: String,
@@ -69,7 +67,7 @@ struct Json {
     health: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     doorbell: String,
-    /// Results as JSON in JSON, which hides their `"token":`.
+    /// As JSON in JSON, which hides its `"token":`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     once: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -77,7 +75,7 @@ struct Json {
 }
 
 impl VersionRecord {
-    /// Returns what other instances' decisions depend on.
+    /// Returns what others' decisions depend on.
     pub(super) fn claim(&self) -> Claim {
         Claim {
             nonce: self.nonce,
@@ -105,8 +103,8 @@ impl VersionRecord {
 
     /// Whether an operator wrote it to break this tenure.
     pub(super) fn is_break_of(&self, ours: &Record) -> bool {
-        // An operator's record repeats the tenure that it ends, without the command. A take-over has its own
-        // number, which equals this one only if a server forgot this tenure's versions.
+        // An operator's record repeats the tenure without its command. A take-over's number equals this one
+        // only if a server forgot this tenure's versions.
         let theirs = &self.record;
         self.state == State::Held
             && theirs.token == ours.token
@@ -114,7 +112,7 @@ impl VersionRecord {
             && (&theirs.host, theirs.pid, &theirs.since) == (&ours.host, ours.pid, &ours.since)
     }
 
-    /// Returns the status of a lock with this version; `record` is `None` if unreadable.
+    /// Returns the status with this version; `record` is `None` if unreadable.
     pub(super) fn status(
         name: String,
         lock: String,
@@ -146,9 +144,6 @@ impl VersionRecord {
     }
 
     /// Returns the version that breaks the tenure `seen`, and how long others wait then.
-    ///
-    /// # Errors
-    /// The reason why there is nothing to break.
     pub(super) fn broken(
         self,
         seen: &Record,
@@ -185,7 +180,7 @@ impl VersionRecord {
     /// Returns the version after `read`, without the chosen results that were `shown`.
     ///
     /// # Errors
-    /// The result of forgetting, if there is nothing to write; `Fatal` if a holder must not be overruled.
+    /// `Fatal` if a holder must not be overruled.
     pub(super) fn without(
         read: Option<VersionRecord>,
         lock: &str,
@@ -216,7 +211,7 @@ impl VersionRecord {
         }))
     }
 
-    /// Encodes the record in at most [`WIDTH`] bytes; cuts the longest texts first.
+    /// Encodes in at most [`WIDTH`] bytes; cuts the longest texts first.
     pub fn encode(&self) -> Vec<u8> {
         let mut line = Json {
             version: self.version,
@@ -247,7 +242,7 @@ impl VersionRecord {
             if bytes.len() <= WIDTH {
                 return bytes;
             }
-            // Any text that was read (`reset` writes it again) can be too long.
+            // `reset` writes again what it read, of any length.
             let cut = cut_longest([
                 &mut line.command,
                 &mut line.holder,
@@ -264,12 +259,12 @@ impl VersionRecord {
         }
     }
 
-    /// Encodes the record as the hint, padded with blanks to the width.
+    /// Encodes the hint, padded with blanks.
     pub fn encode_hint(&self) -> Vec<u8> {
         padded(self.encode())
     }
 
-    /// Decodes [`VersionRecord::encode`], whatever follows; `None` for other bytes.
+    /// Decodes the bytes before anything else; `None` if they are no record.
     pub fn decode(bytes: &[u8]) -> Option<VersionRecord> {
         // Before parsing: a torn record can be good JSON.
         let mut lines = bytes.strip_prefix(FIRST_LINE)?.split(|byte| *byte == b'\n');
@@ -304,14 +299,12 @@ impl VersionRecord {
     }
 }
 
-/// Makes a nonce for one tenure.
 // From the system's randomness: of two machines with one nonce, each would take the other's versions for its
-// own. Clocks seed two machines that start alike with the same number.
+// own. Seeded by clocks, machines that start alike draw the same.
 pub(super) fn fresh_nonce() -> u128 {
     azure_core::Uuid::new_v4().as_u128()
 }
 
-/// Returns what a version tells people and waiting instances.
 pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) -> HolderInfo {
     let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     let Some(record) = record else {

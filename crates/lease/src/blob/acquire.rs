@@ -48,26 +48,25 @@ impl Blob {
         if view.lease != LeaseState::Free && !self.may_be_ours() {
             return Err(Failure::Held(self.holder_info(&view)));
         }
-        // Take `t0` before sending: the service counts from later. Note it before sending: a dropped future
-        // must be undone, too.
+        // Before sending: the service counts from later, and a dropped future must be undone, too.
         let t0 = Instant::now();
         let earlier = self.state().perhaps.replace(t0);
         let etag = match self.client.acquire(&id, self.seconds, give_up_at).await {
             Ok((etag, date)) => {
                 self.prove(Operation::Acquire);
-                // The date under the lease decides which period a run belongs to.
+                // Under the lease, the date decides the run's period.
                 self.hear(date);
                 etag
             }
             Err(error) => {
                 if error.is_refusal() {
-                    // This request obtained nothing; one before it may still arrive.
+                    // An earlier request may still arrive.
                     self.state().perhaps = earlier;
                 }
                 return Err(self.not_acquired(&error, &view));
             }
         };
-        // The earlier view counts only if no write came before the lease began.
+        // Only if no write came before the lease began.
         let known = Some(view).filter(|view| view.etag.is_some() && view.etag == etag);
         match self.sign(&id, known, is_new, give_up_at).await {
             Ok(held) => {
@@ -79,18 +78,18 @@ impl Blob {
                 Ok(Grant { t0, token, failed })
             }
             Err(failure) => {
-                // A lease without a record has no token: it would shut everyone out for nothing.
+                // Without a record it has no token, and would shut everyone out for nothing.
                 self.undo(&id, give_up_at).await;
                 Err(failure)
             }
         }
     }
 
-    /// Returns the id of this series of attempts, and a lease whose release is unanswered.
+    /// Returns this series' id, and a lease whose release is unanswered.
     fn begin(&self) -> (String, Option<Spent>) {
         let mut state = self.state();
         if state.held.take().is_some() {
-            // A lost lease runs out; an acquire under its id must not revive it.
+            // A lost lease runs out; an acquire must not revive it.
             state.proposed = None;
             state.perhaps = None;
         }
@@ -101,11 +100,10 @@ impl Blob {
     /// Whether an acquire of this series may have a lease that still lasts.
     fn may_be_ours(&self) -> bool {
         let perhaps = self.state().perhaps;
-        // A request can arrive late, after this instance gave up waiting.
+        // A request can arrive late.
         perhaps.is_some_and(|sent| Instant::now() < sent + self.config.lease + LATE)
     }
 
-    /// Implements [`look_for_result`](crate::LeaseStore::look_for_result).
     pub(super) async fn check_result(&self, give_up_at: Instant) -> Result<(), Failure> {
         let view = match self.client.look(None, give_up_at).await {
             Ok(view) => view,
@@ -175,7 +173,6 @@ impl Blob {
             let page_blob = self.lock.page_blob;
             match self.client.create_blob(page_blob, give_up_at).await {
                 Ok(etag) => return Ok(etag),
-                // Another instance was faster, and perhaps holds it.
                 Err(error) if is_there(&error) => return Ok(None),
                 Err(error) => match error.code() {
                     Some("ContainerNotFound") if !container_missing => container_missing = true,
@@ -188,7 +185,7 @@ impl Blob {
         ))
     }
 
-    /// Refuses an unreadable token, because it cannot be raised.
+    /// Refuses an unreadable token, which cannot be raised.
     fn check(&self, metadata: &Metadata) -> Result<(), Failure> {
         match &metadata.broken_token {
             Some(token) => Err(fatal(format!(
@@ -227,8 +224,7 @@ impl Blob {
         }
     }
 
-    /// Whether the record is still the one seen beside a free lease. At first that means nothing: a holder
-    /// writes within the attempt that acquires.
+    /// Whether the record is still the one beside a free lease, and too old for a holder to be writing its own.
     fn is_unsigned(&self, view: &View) -> bool {
         match self.state().seen_free.as_mut() {
             Some((etag, taken)) if view.etag.as_ref() == Some(etag) => {
@@ -238,7 +234,7 @@ impl Blob {
         }
     }
 
-    /// Warns once of a blob with data: while it is leased, its other writers are refused.
+    /// Warns once of a blob with data: a lease keeps out its other writers.
     async fn warn_of_data(&self, view: &View, give_up_at: Instant) {
         if self.data_is_told.swap(true, Ordering::Relaxed) {
             return;
@@ -351,7 +347,7 @@ impl Blob {
                 }
                 Err(error) => {
                     written = Some(held);
-                    // Another program wrote, or this write was carried out without an answer: read at once.
+                    // Another program wrote, or this write went unanswered: read at once.
                     if error.code() != Some("ConditionNotMet") {
                         self.again(&error, Operation::Record, stop_at).await?;
                     } else if Instant::now() >= stop_at {
@@ -366,7 +362,6 @@ impl Blob {
         u64::try_from(self.clock.date().unix_timestamp()).unwrap_or(0)
     }
 
-    /// Waits before the next try; fails if there is none.
     async fn again(
         &self,
         error: &ServiceError,
@@ -394,7 +389,6 @@ impl Blob {
         Ok(())
     }
 
-    /// Gives back a lease whose record could not be written.
     async fn undo(&self, id: &str, give_up_at: Instant) {
         // Nothing was started under it, so it does not matter who has it now.
         let spent = Spent::new(id.to_owned(), false);
@@ -413,7 +407,7 @@ impl Blob {
     }
 }
 
-/// Returns the warning for a lock's blob that has data.
+/// Returns the warning for a blob that has data.
 pub fn data_warning(name: &str, bytes: u64) -> String {
     format!(
         "{name} has {bytes} bytes of data: other writers are refused while the lock is held; if that is data that is \

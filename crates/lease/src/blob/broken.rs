@@ -12,11 +12,8 @@ use trafficcop_core::clock::Instant;
 impl Blob {
     /// Returns the end of a breaking lease; `None`: another instance may have it already.
     ///
-    /// Between the look and the question the next holder may come. The ETag protects it once its record is
-    /// written. In the one round trip before, its lease would break: a tenure lost, no overlap.
-    ///
-    /// # Errors
-    /// If the service did not answer.
+    /// The next holder may come between the look and the question. Its ETag protects it once its record is
+    /// written. In the round trip before, its lease would break: a tenure lost, no overlap.
     pub(super) async fn rest_of_breaking(
         &self,
         give_up_at: Instant,
@@ -26,7 +23,7 @@ impl Blob {
         let mut tenure = None;
         for _ in 0..LOOKS {
             match self.rest_by_a_look(&mut tenure, limit).await {
-                // This instance or the next holder wrote: the next look tells.
+                // This instance or the next holder wrote.
                 Err(error) if error.code() == Some("ConditionNotMet") => {}
                 said => return said,
             }

@@ -21,8 +21,7 @@ use super::metadata::{self, Metadata};
 use trafficcop_azure::{API_VERSION, ServiceError, header, limited, of_the_service};
 use trafficcop_core::clock::Instant;
 
-// Blobs on a page of a listing. Each can have 8 KiB of metadata: the default page of 5000 could be 40 MB, too
-// much for one request's time.
+// Each blob of a page can have 8 KiB of metadata. The default of 5000 could be 40 MB, too much for one request.
 const PAGE: i32 = 200;
 
 /// State of a blob's lease.
@@ -32,7 +31,7 @@ pub enum LeaseState {
     Free,
     /// Leased.
     Leased,
-    /// Leased without an end, by another program.
+    /// Leased by another program, without an end.
     Endless,
     /// Broken, and still keeping others out.
     Breaking,
@@ -48,9 +47,8 @@ pub struct View {
     pub date: Option<u64>,
     /// Whether the blob was written after its creation, or has content.
     pub(super) is_used: bool,
-    /// Bytes of content.
     pub content: u64,
-    /// Whether it is a page blob: its length is fixed from its creation, and the content can be all zeros.
+    /// Whether it is a page blob, whose content can be all zeros from its creation.
     pub(super) is_page_blob: bool,
 }
 
@@ -61,7 +59,7 @@ pub struct BlobApi {
 }
 
 impl BlobApi {
-    /// Makes the clients; sends nothing. The URLs may contain a secret.
+    /// Makes the clients; sends nothing.
     pub fn new(
         blob: Url,
         container: Url,
@@ -83,7 +81,7 @@ impl BlobApi {
         })
     }
 
-    /// Reads the blob's properties; with `lease`, only if that lease is active.
+    /// Reads the blob's properties; with `lease`, only if it is active.
     pub async fn look(
         &self,
         lease: Option<&str>,
@@ -101,7 +99,6 @@ impl BlobApi {
 
     /// Returns the reason for a refused HEAD, which has no body, from a GET.
     async fn reason_of(&self, error: ServiceError, give_up_at: Instant) -> ServiceError {
-        // The other codes say enough.
         if !error.needs_a_reason() {
             return error;
         }
@@ -111,7 +108,7 @@ impl BlobApi {
         }
     }
 
-    /// Returns the bytes of data in the blob; 0 for a page blob without a written page.
+    /// Returns the bytes of data; 0 for a page blob without a written page.
     ///
     /// # Errors
     /// Those of the request for its pages.
@@ -130,7 +127,7 @@ impl BlobApi {
         Ok(if is_written { view.content } else { 0 })
     }
 
-    /// Lists name, lease and metadata of the blobs whose names begin with `prefix`.
+    /// Lists name, lease and metadata of blobs.
     pub(super) async fn list(
         &self,
         prefix: &str,
@@ -166,7 +163,7 @@ impl BlobApi {
         Ok(found)
     }
 
-    /// Creates the blob unless it exists. Returns its ETag.
+    /// Creates the blob unless it exists; returns its ETag.
     pub async fn create_blob(
         &self,
         page_blob: Option<u64>,
@@ -179,7 +176,7 @@ impl BlobApi {
                 let answer = limited(give_up_at, client.create(size, Some(options))).await?;
                 Ok(etag_of(answer.headers()))
             }
-            // If-None-Match: one competitor makes the blob, and none replaces one that bears a token.
+            // One competitor makes the blob, and none replaces one that bears a token.
             None => {
                 let options = BlockBlobClientUploadOptions::default().if_not_exists();
                 let client = self.blob.block_blob_client();
@@ -197,7 +194,7 @@ impl BlobApi {
             .map(drop)
     }
 
-    /// Acquires the lease under this id. Returns the blob's ETag and the service's clock.
+    /// Acquires the lease; returns the blob's ETag and the service's clock.
     pub async fn acquire(
         &self,
         id: &str,
@@ -215,7 +212,7 @@ impl BlobApi {
         Ok((etag_of(headers), moment(headers, "date")))
     }
 
-    /// Renews the lease. Returns the blob's ETag, which a renewal does not change.
+    /// Renews the lease; returns the ETag, which a renewal does not change.
     pub async fn renew(
         &self,
         id: &str,
@@ -232,7 +229,7 @@ impl BlobApi {
         of_the_service(answer.headers())
     }
 
-    /// Writes the metadata under the lease; with `etag`, only if no write came since. Returns the new ETag.
+    /// Writes the metadata under the lease, if no write came since `etag`; returns the new ETag.
     pub async fn set_metadata(
         &self,
         id: &str,
@@ -250,8 +247,8 @@ impl BlobApi {
         Ok(etag_of(answer.headers()))
     }
 
-    /// Asks for the rest of a breaking lease, by a break without a period, which changes nothing. The ETag
-    /// protects a holder that has written since.
+    /// Asks for the rest of a breaking lease: a break without a period changes nothing. The ETag protects a
+    /// holder that has written since.
     pub async fn rest_of_breaking(
         &self,
         etag: &str,
@@ -260,8 +257,8 @@ impl BlobApi {
         self.break_lease(None, Some(etag), give_up_at).await
     }
 
-    /// Breaks any lease, after `period` seconds or at its end; with `etag`, only if no write came since.
-    /// Returns how long it keeps others out.
+    /// Breaks any lease, after `period` seconds or at its end, if no write came since `etag`. Returns how long
+    /// it keeps others out.
     pub async fn break_lease(
         &self,
         period: Option<u8>,
@@ -331,7 +328,6 @@ fn is_page_blob(headers: &Headers) -> bool {
     header(headers, "x-ms-blob-type") == Some("PageBlob")
 }
 
-/// Returns a header's time, in seconds of the Unix epoch.
 fn moment(headers: &Headers, name: &'static str) -> Option<u64> {
     let at = azure_core::time::parse_rfc7231(header(headers, name)?).ok()?;
     u64::try_from(at.unix_timestamp()).ok()

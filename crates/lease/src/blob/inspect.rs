@@ -1,7 +1,7 @@
-//! Looks at a blob's lock, lists a container's locks, breaks a lease, and forgets results of one-time tasks.
+//! Looks at a blob's lock, lists a container's, breaks a lease, and forgets results of one-time tasks.
 //!
-//! A break changes only that lease. Forgetting writes only the results, under a lease of its own: no instance
-//! can have begun, or be about to.
+//! A break changes only that lease. Forgetting writes only the results, under its own lease: no instance can
+//! have begun, or be about to.
 
 use std::time::Duration;
 
@@ -20,16 +20,16 @@ use trafficcop_azure::{Account, Operation, ServiceError};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-// Looks while the holder writes: at the start of a tenure or a drain, and with a result.
+// The holder writes at the start of a tenure or a drain, and with a result.
 pub(super) const LOOKS: usize = 3;
-// Pause between tries to forget: shorter than a poll, or a standby is always first.
+// Shorter than a poll, or a standby is always first.
 const AGAIN: Duration = Duration::from_millis(250);
-// Shortest lease there is, in case this process dies with it.
+// The shortest lease, in case this process dies with it.
 const SECONDS: i32 = 15;
-/// Longest lease with an end, and longest break, in seconds.
+/// Longest lease with an end, and longest break.
 const LONGEST: u8 = 60;
 
-/// Inspector of a blob or, for a listing, of a container and a prefix.
+/// Inspector of a blob, or of a container and a prefix.
 pub struct BlobInspector {
     target: Target,
     address: String,
@@ -53,7 +53,7 @@ impl BlobInspector {
         })
     }
 
-    /// Maps an error of a look. A missing container may be a mistyped name.
+    /// A missing container may be a mistyped name.
     fn unseen(&self, error: &ServiceError, operation: Operation) -> Failure {
         match error.code() {
             Some("ContainerNotFound") => fatal(format!(
@@ -74,14 +74,13 @@ impl BlobInspector {
         }
     }
 
-    /// Forgets under a lease of its own; `Held` while another instance has one.
     async fn forget_now(
         &self,
         tasks: &Tasks,
         shown: &TaskLog,
         give_up_at: Instant,
     ) -> Result<ResetResult, Failure> {
-        // Known here, so that it can be given back even after a lost answer.
+        // Given back even after a lost answer.
         let id = fresh_lease_id();
         if let Err(error) = self.client.acquire(&id, SECONDS, give_up_at).await {
             return match error.code() {
@@ -209,7 +208,7 @@ impl Inspector for BlobInspector {
         period: Option<u8>,
         _by: &str,
     ) -> Result<Broken, Failure> {
-        // A break cannot name a lease, so it is bound to the ETag of what was shown. The record's token
+        // A break cannot name a lease: the ETag of what was shown protects every other. The record's token
         // recognises a holder that wrote meanwhile.
         let tenure = |seen: &LockStatus| seen.record.as_ref().map(|record| record.token);
         let shown = tenure(&seen);
@@ -251,7 +250,7 @@ impl Inspector for BlobInspector {
         if !force {
             return self.forget_now(tasks, &shown, limit()).await;
         }
-        // Without a period: the holder can stop its command before its lease ends.
+        // The holder can stop its command before its lease ends.
         let rest = match self.break_lease(seen, None, "").await? {
             Broken::Within(rest) => rest,
             Broken::Free => Duration::ZERO,
@@ -260,7 +259,6 @@ impl Inspector for BlobInspector {
         let give_up_at = Instant::now() + rest + REQUEST;
         loop {
             match self.forget_now(tasks, &shown, limit()).await? {
-                // The broken lease still lasts, or another instance was faster.
                 ResetResult::Held if Instant::now() < give_up_at => {
                     tokio::time::sleep(AGAIN).await;
                 }
@@ -299,10 +297,6 @@ fn status(target: &Target, lock: String, lease: LeaseState, metadata: Metadata) 
     }
 }
 
-/// Returns the metadata without these results.
-///
-/// # Errors
-/// The result of forgetting, if there is nothing to write.
 fn without(
     mut metadata: Metadata,
     tasks: &Tasks,

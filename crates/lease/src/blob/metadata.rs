@@ -1,4 +1,4 @@
-//! Lock record as a blob's metadata, beside other people's.
+//! Lock record as a blob's metadata.
 //!
 //! It must never drop a foreign key, nor read a token that it does not understand as a smaller one.
 
@@ -24,7 +24,7 @@ const ONCE: &str = "trafficcop_once";
 const OURS: [&str; 9] = [
     TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING, HEALTH, BELL,
 ];
-// The service's limit for names and values together, in bytes.
+// Limit for names and values together, in bytes.
 const SERVICE: usize = 8192;
 const PREFIX: &str = "x-ms-meta-";
 
@@ -33,14 +33,13 @@ const PREFIX: &str = "x-ms-meta-";
 pub struct Metadata {
     /// Record, as far as it could be read.
     pub record: Option<Record>,
-    /// Fencing token that is no number, in printable characters.
+    /// Fencing token that is no number.
     pub broken_token: Option<String>,
     /// All other entries, unchanged.
     pub others: BTreeMap<String, String>,
 }
 
 impl Metadata {
-    /// Returns the readable results of one-time tasks.
     pub(super) fn task_log(&self) -> &TaskLog {
         static NOTHING: TaskLog = TaskLog::EMPTY;
         let record = self.record.as_ref();
@@ -52,7 +51,7 @@ impl Metadata {
     }
 }
 
-/// Reads metadata. Like the service, it ignores the case of keys.
+/// Reads metadata, whatever the case of its keys.
 pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     let mut metadata = Metadata::default();
     let mut ours: HashMap<String, String> = HashMap::new();
@@ -60,13 +59,12 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     for (key, value) in pairs {
         let lower = key.to_ascii_lowercase();
         if OURS.contains(&lower.as_str()) {
-            // A value that was not encoded is shown unchanged.
             let value = decode(value).unwrap_or_else(|| value.to_owned());
             ours.insert(lower, value);
         } else if let Some(task_log) = task_log(&lower, value) {
             once = Some(task_log);
         } else {
-            // Set Metadata replaces everything: it deletes what is not kept here.
+            // The next write deletes what is not kept here.
             metadata.others.insert(key.to_owned(), value.to_owned());
         }
     }
@@ -120,7 +118,6 @@ pub(super) fn is_once(key: &str) -> bool {
     key.eq_ignore_ascii_case(ONCE)
 }
 
-/// Whether a blob has room for all.
 pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &TaskLog) -> bool {
     let text = encode(&once.text());
     // Count the drain's announcement: a result that fits only before it would be lost.
@@ -135,7 +132,6 @@ pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &Ta
     text.len() <= ROOM && rest + PREFIX.len() + ONCE.len() + text.len() <= SERVICE
 }
 
-/// Returns the length as the service counts it.
 fn length(metadata: &HashMap<String, String>) -> usize {
     let pairs = metadata.iter();
     pairs
@@ -161,19 +157,18 @@ pub fn write(others: &BTreeMap<String, String>, record: &Record) -> HashMap<Stri
         put(ONCE, &record.once.text());
     }
     put(DRAINING, if record.draining { "true" } else { "false" });
-    // Some proxies drop an empty header, and a missing one reads as empty.
+    // Some proxies drop an empty header.
     if !record.health.is_empty() {
         put(HEALTH, &format!("{} {}", record.token, record.health));
     }
     metadata.retain(|key, value| !value.is_empty() || !OURS.contains(&key.as_str()));
-    // Health is the only dispensable entry.
     if length(&metadata) > SERVICE {
         metadata.remove(HEALTH);
     }
     metadata
 }
 
-/// Percent-encodes what a header cannot carry unharmed: all but printable ASCII, `%`, and spaces at the ends.
+/// Percent-encodes what a header cannot carry: all but printable ASCII, `%`, and spaces at the ends.
 fn encode(value: &str) -> String {
     const HARMED: AsciiSet = CONTROLS.add(b'%');
     let mut text = utf8_percent_encode(value, &HARMED).to_string();

@@ -14,16 +14,15 @@ use trafficcop_azure::{Account, ServiceClock};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::runtime::runtime;
 
-// Time limit in the guardian: a lease of 15 s has little more left, and others wait for the guardian.
+// A lease of 15 s has little more left, and others wait for the guardian.
 const LIMIT: Duration = Duration::from_secs(10);
 
-// Inherited at the fork: the account's secrets go through no socket, environment or file.
+// Inherited at the fork: the secrets go through no socket, environment or file.
 static PREPARED: OnceLock<Account> = OnceLock::new();
 
-/// Lease to release, without the account: no secret.
+/// Lease to release, without a secret.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ReleaseInfo {
-    /// The blob's address without a query.
     pub(super) blob: String,
     pub(super) lease: String,
     /// Service's clock as the supervisor knew it, to date the request.
@@ -31,12 +30,12 @@ pub(super) struct ReleaseInfo {
     pub(super) clock: Option<i64>,
 }
 
-/// Keeps the account for [`release_orphaned`]. Call it before the fork; only the first call counts.
+/// Keeps the account for [`release_orphaned`]. The first call counts, before the fork.
 pub fn prepare_orphan_release(account: Account) {
     let _ = PREPARED.set(account);
 }
 
-/// Releases the lease that `release_info` names, within ten seconds. Otherwise it runs out by itself.
+/// Releases a lease within ten seconds; otherwise it runs out.
 pub(crate) fn release_orphaned(release_info: &[u8]) {
     if let Some(account) = PREPARED.get()
         && let Ok(runtime) = runtime()
@@ -61,14 +60,14 @@ pub async fn release_orphaned_with(account: &Account, release_info: &[u8]) {
     let give_up_at = Instant::now() + LIMIT;
     let url = account.authorised(&blob);
     if let Ok(client) = BlobApi::new(url.clone(), url, &account.client_options()) {
-        // Not as certainly held: another instance may have it by now.
+        // Another instance may have it by now.
         let spent = Spent::new(release_info.lease, false);
         let _ = Blob::release_until(&client, &spent, give_up_at).await;
     }
 }
 
 fn is_within(endpoint: &Url, blob: &Url) -> bool {
-    // With the slash: /acct is not the beginning of /acct2. Signed requests go only to this account.
+    // /acct is not the beginning of /acct2.
     let base = endpoint.path().trim_end_matches('/');
     endpoint.origin() == blob.origin()
         && blob.username().is_empty()

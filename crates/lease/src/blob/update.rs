@@ -1,7 +1,7 @@
 //! Writes under the lease: the drain, the command's health, and a one-time task's result, timed by the
 //! service's `Date`.
 //!
-//! A result is written only if no write came since: so neither a late announcement nor the record of an earlier
+//! A result is written only if no write came since: neither a late announcement nor the record of an earlier
 //! attempt can remove it.
 //!
 //! A write needs the lease's id, so the blob has this instance's last write, if that was answered. Otherwise a
@@ -16,8 +16,8 @@ use trafficcop_azure::{Operation, ServiceError};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Failure, Outcome};
 
-// Rounds of one write after other writes. One or two are this instance's own, with lost answers; more mean a
-// second writer, which would be fought for ever.
+// One or two other writes are this instance's own, with lost answers; more mean a second writer, which would be
+// fought for ever.
 const ROUNDS: usize = 4;
 
 impl Blob {
@@ -43,12 +43,12 @@ impl Blob {
         result.map_or(Ok(()), |result| Err(Failure::AlreadyDone(result)))
     }
 
-    /// Decides the run's period, under the lease, and checks that its result will find room.
+    /// Decides the run's period, and checks that its result will find room.
     pub(super) fn begin_task(&self, held: &Held) -> Result<(), Failure> {
         let Some(task) = &self.task else {
             return Ok(());
         };
-        // This machine's clock is no substitute: the machines of a fleet would not agree on the period.
+        // This machine's clock is no substitute: a fleet would not agree on the period.
         if task.lacks_the_time() {
             return Err(transient(
                 "the service's answers have no Date, so the present period is not known".into(),
@@ -88,7 +88,6 @@ impl Blob {
             if error.code() != Some("ConditionNotMet") || !unanswered {
                 return Err(error.doubt(Operation::Record));
             }
-            // An earlier write was carried out without an answer.
             self.reread(held, give_up_at).await?;
         }
         Err(again_and_again())
@@ -102,8 +101,8 @@ impl Blob {
         give_up_at: Instant,
     ) -> Result<(), (ServiceError, bool)> {
         let unanswered = self.begin_to_write();
-        // Only this instance writes under the lease, so the known metadata is still there. The condition keeps
-        // a delayed request from undoing a later one.
+        // Only this instance writes under the lease. The condition keeps a delayed request from undoing a later
+        // one.
         let metadata = metadata::write(&next.others, &next.record);
         let etag = held.etag.as_deref();
         let written = self
@@ -147,7 +146,7 @@ impl Blob {
         };
         let _alone = self.writing.lock().await;
         for _ in 0..ROUNDS {
-            // In each round: the lease can be lost while an answer is under way.
+            // The lease can be lost while an answer is under way.
             let Some(held) = self.state().held.clone() else {
                 return Err(lost("there is no lease to record it under".to_owned()));
             };
@@ -169,7 +168,7 @@ impl Blob {
             // An unanswered write came in between: perhaps the result itself.
             let known = self.reread(held, give_up_at).await?;
             let done = task.is_noted(&known.record);
-            // This instance's result can only be there after an unanswered write.
+            // Only an unanswered write can have put it there.
             if done && unanswered {
                 return Ok(());
             }
@@ -183,7 +182,6 @@ impl Blob {
         Err(again_and_again())
     }
 
-    /// Updates the known metadata, unless the lease is another one.
     pub(super) fn replace_held(&self, known: Held) {
         let mut state = self.state();
         if let Some(held) = state.held.as_mut().filter(|held| held.id == known.id) {
@@ -218,8 +216,7 @@ impl Held {
 }
 
 impl Blob {
-    /// Notes that a write is sent, which may be carried out whatever the answer. Returns whether the one before
-    /// was unanswered.
+    /// Notes that a write is sent, which may be carried out. Returns whether the one before was unanswered.
     pub(super) fn begin_to_write(&self) -> bool {
         let mut state = self.state();
         let held = state.held.as_mut();
@@ -242,7 +239,7 @@ impl Blob {
 
     /// Reports a copy if the blob's ETag is not the known one.
     pub(super) fn compare(&self, known: &(String, Option<String>), etag: Option<String>) {
-        // A write may have been answered during this renewal: then the ETag sent with it is no longer known.
+        // A write may have been answered during this renewal, and changed the ETag.
         let now = self.state().held.as_ref().map(Held::known);
         let is_ours = etag.is_none() || known.1.is_none() || etag == known.1;
         if !is_ours && now.as_ref() == Some(known) {
@@ -250,7 +247,7 @@ impl Blob {
         }
     }
 
-    /// Reports a copy of this instance, once: no other program knows the lease's id.
+    /// No other program knows the lease's id.
     fn tell_of_a_copy(&self) {
         let mut state = self.state();
         let held = state.held.as_mut();

@@ -1,7 +1,6 @@
 //! One call of a helper program ([`Helper`]): a process group with limits and a deadline.
 //!
-//! It waits, so it needs a thread of its own. What the helper starts is killed with it; the guardian kills what
-//! is left of a call whose supervisor died.
+//! What the helper starts is killed with it, after the supervisor's death by the guardian.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Read, Write};
@@ -24,21 +23,19 @@ use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::{AwaitedChild, lock, plain};
 
-/// Longest text of an entry, in bytes.
+/// Longest text, in bytes.
 const TEXT: usize = 64 * 1024;
 /// Longest tag, in bytes.
 const TAG: usize = 256;
-/// Bytes kept of the end of a helper's stderr, for an error.
+/// Bytes kept of a helper's stderr.
 const SAID: usize = 4096;
-/// Exit status of `put` where the tag did not hold.
+/// Exit status of `put` if the tag did not hold.
 const REFUSED: i32 = 4;
-/// Tag of an entry that does not exist.
+/// Tag of a missing entry.
 pub(super) const NONE: &str = "-";
-/// Where packages install helpers.
 const INSTALLED: &str = "/usr/share/trafficcop/stores";
 
-/// Finds a helper's program: a path, or the name behind `trafficcop-store-` in the directories of `path`
-/// (PATH).
+/// Finds a helper: a path, or the name behind `trafficcop-store-` in the directories of `path` (PATH).
 ///
 /// # Errors
 /// `Fatal`, with the places searched.
@@ -70,7 +67,7 @@ pub struct Helper {
     pub(super) shown: String,
     /// Full path of the program.
     pub program: PathBuf,
-    /// Name of the entry, as it was typed.
+    /// Name of the entry.
     pub name: String,
 }
 
@@ -83,7 +80,6 @@ pub(super) struct Entry {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
     Done,
-    /// The tag did not hold, and nothing was written.
     Refused,
 }
 
@@ -94,7 +90,6 @@ struct Finished {
 }
 
 impl Helper {
-    /// Returns the lock's address, for people.
     pub(super) fn address(&self) -> String {
         format!("{}:{}", self.shown, self.name)
     }
@@ -108,7 +103,7 @@ impl Helper {
         format!("{}: {what}", self.address())
     }
 
-    /// Reads the entry; `None` if the helper reports none.
+    /// Reads the entry; `None` if there is none.
     pub(super) fn get(&self, give_up_at: Instant) -> Result<Option<Entry>, Failure> {
         let stdout = self.ask(&["get", &self.name], give_up_at)?;
         let end = stdout.iter().position(|byte| *byte == b'\n');
@@ -125,7 +120,6 @@ impl Helper {
         Ok(Some(entry).filter(|entry| entry.tag != NONE))
     }
 
-    /// Writes the entry if its tag still holds.
     pub(super) fn put(&self, tag: &str, text: &[u8], give_up_at: Instant) -> Result<Put, Failure> {
         let finished = self.call(&["put", &self.name, tag], text, give_up_at)?;
         match finished.status.code() {
@@ -151,7 +145,7 @@ impl Helper {
         self.names(&["list", prefix], give_up_at)
     }
 
-    /// Lists the variables that hold credentials; none if the helper has no such verb.
+    /// Lists the variables that hold credentials, if the helper has that verb.
     pub(super) fn hides(&self, give_up_at: Instant) -> Vec<OsString> {
         let names = self.names(&["hides"], give_up_at).unwrap_or_default();
         names.into_iter().map(OsString::from).collect()
@@ -186,7 +180,7 @@ impl Helper {
         self.doubt(verb, &format!("{how}{said}"))
     }
 
-    /// Runs the helper to its end; kills it and what it started at `give_up_at`.
+    /// Runs the helper; kills it and what it started at `give_up_at`.
     fn call(&self, words: &[&str], input: &[u8], give_up_at: Instant) -> Result<Finished, Failure> {
         let verb = words[0];
         let mut command = Command::new(&self.program);
@@ -208,7 +202,7 @@ impl Helper {
             Ok((stdout, said)) => (stdout, said, None),
             Err(problem) => (Vec::new(), String::new(), Some(problem)),
         };
-        // The leader keeps the group's number until it is reaped: the kill meets no other group.
+        // The leader keeps the group's number until it is reaped.
         let status = group.end();
         match (problem, status) {
             (Some(problem), _) => Err(self.doubt(verb, problem)),
@@ -224,7 +218,7 @@ impl Helper {
         }
     }
 
-    /// Logs the last line of a helper's stderr, at most once a second.
+    /// Logs the last line of stderr, at most once a second.
     fn log(&self, said: &str) {
         static LAST: Mutex<Option<Instant>> = Mutex::new(None);
         let Some(line) = said.lines().rfind(|line| !line.trim().is_empty()) else {
@@ -255,7 +249,6 @@ struct Group {
 }
 
 impl Group {
-    /// Feeds the helper and reads its output until it has ended.
     fn attend(
         &mut self,
         mut input: &[u8],
@@ -287,8 +280,7 @@ impl Group {
                 .into_iter()
                 .filter_map(|(end, ready)| Some((end?, ready)));
             let mut fds: Vec<PollFd> = open.map(|(end, ready)| PollFd::new(end, ready)).collect();
-            // In short naps: an ended helper may have left its pipes to a daemon, and one that has closed them
-            // ends at once.
+            // An ended helper may have left its pipes to a daemon, and one that has closed them ends at once.
             let longest = if fds.is_empty() { 1 } else { 100 };
             let nap = left.min(Duration::from_millis(longest)).as_millis();
             let _ = poll(
@@ -332,7 +324,6 @@ impl Group {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Kills what is left of the group, and reaps the helper.
     fn end(mut self) -> std::io::Result<ExitStatus> {
         let _ = killpg(self.pid(), Signal::SIGKILL);
         let status = self.child.wait();
@@ -341,13 +332,13 @@ impl Group {
     }
 }
 
-/// Reads what there is, and closes a pipe at its end; `false`: more than `limit`.
+/// Reads what there is; `false`: more than `limit`.
 fn read<R: Read>(pipe: &mut Option<R>, into: &mut Vec<u8>, limit: usize) -> bool {
     let Some(open) = pipe else {
         return true;
     };
     let mut bytes = [0; 4096];
-    // A pipe holds no more; an endless writer gets its next turn after the others.
+    // An endless writer gets its next turn after the others.
     for _ in 0..16 {
         match open.read(&mut bytes) {
             Ok(read) if read > 0 => into.extend_from_slice(&bytes[..read]),

@@ -1,9 +1,8 @@
 //! Steps of an entry's tenure, by compare-and-swap: take over, go on, give back.
 //!
 //! A step whose caller has given up goes on, and the next step knows what it obtained. Every text seen for the
-//! first time counts as one more version for [`Observed`]: a store that goes back in time is waited for like
-//! one that goes on. It must never write over an entry that may be another holder's, nor begin anew at token 1
-//! where an entry was.
+//! first time counts as one more version for [`Observed`], even if a store goes back in time. It must never
+//! write over an entry that may be another holder's, nor begin anew at token 1 where an entry was.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,9 +24,7 @@ use trafficcop_core::observed::{Next, Version};
 use trafficcop_core::util::{check, lock};
 use trafficcop_core::{Budget, Failure, Grant, Observed, Outcome};
 
-/// Attempts within one step; each begins with a new look.
 const ATTEMPTS: usize = 4;
-/// Tag that no store has.
 const MADE_UP: &str = "trafficcop-made-up-tag";
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(250);
 
@@ -43,7 +40,7 @@ pub(super) struct Chain {
 
 struct Progress {
     observed: Observed,
-    /// Text seen last, and how a later process knows it.
+    /// Text seen last, and its stamp.
     last: Option<(Vec<u8>, Stamped)>,
     /// Greatest version read or written.
     floor: Version,
@@ -54,7 +51,6 @@ struct Progress {
 
 #[derive(Clone)]
 struct Tenure {
-    /// Last version seen that is this tenure's.
     last: VersionRecord,
     /// Just before the request that wrote it.
     t0: Instant,
@@ -62,7 +58,6 @@ struct Tenure {
     given_back: bool,
 }
 
-/// Tag, and the record if the text is one.
 type Look = (String, Option<VersionRecord>);
 
 pub(super) struct Won(Grant, Tenure);
@@ -177,7 +172,6 @@ impl Chain {
         Ok(())
     }
 
-    /// Takes the entry over if it is free or its lease has passed.
     pub(super) fn compete(&self, give_up_at: Instant) -> Result<Won, Failure> {
         if self.state().tenure.take().is_some() {
             let mut state = self.state();
@@ -205,7 +199,7 @@ impl Chain {
         Err(Failure::Held(holder_info(seen.as_ref(), due)))
     }
 
-    /// Writes the first version of a tenure; `None`: the tag did not hold.
+    /// Writes a tenure's first version; `None`: the tag did not hold.
     fn take_over(
         &self,
         tag: &str,
@@ -254,21 +248,20 @@ impl Chain {
         )))
     }
 
-    /// Begins the tenure, for a caller that is still there. Otherwise the next look finds what an attempt
-    /// obtained, or the next release gives it back.
+    /// Begins the tenure, for a caller that is still there. Otherwise the next look or release finds what an
+    /// attempt obtained.
     pub(super) fn begins(&self, won: Won) -> Grant {
         self.state().tenure = Some(won.1);
         won.0
     }
 
-    /// Returns the version after all that are known.
     fn next_version(&self, read: Version) -> Version {
         let mut state = self.state();
         state.floor = state.floor.max(read).saturating_add(1);
         state.floor
     }
 
-    /// Writes under this tag; `false`: the tag did not hold.
+    /// Writes under this tag; `false`: it did not hold.
     fn put(
         &self,
         tag: &str,
@@ -350,7 +343,6 @@ impl Chain {
         ))
     }
 
-    /// Ends the tenure that another instance has ended.
     fn ends(&self, until: Option<Instant>, why: &str) -> Failure {
         // A broken lease is checked again until its end.
         if until.is_none() {
@@ -400,7 +392,6 @@ impl Chain {
         VersionRecord::new(version, state, (claim.nonce, claim.lease), record, unread)
     }
 
-    /// Notes what the next versions report; runs nothing.
     pub(super) fn tell(&self, drains: bool, health: String) {
         if let Some(tenure) = &mut self.state().tenure {
             tenure.last.record.tell(drains, health);
@@ -435,7 +426,7 @@ impl Chain {
         self.go_on(false, give_up_at)
     }
 
-    /// Leaves to this user's next process how long the last version was watched.
+    /// Stamps how long the last version was watched.
     pub(super) fn leave(&self) {
         let mut state = self.state();
         let last = state.last.take().filter(|_| state.tenure.is_none());

@@ -167,8 +167,7 @@ impl Inspector for HelperInspector {
     }
 }
 
-/// Has eight threads write one entry beside the lock with one tag, `rounds` times; returns how long each write
-/// took.
+/// Has eight threads write one entry with one tag, `rounds` times; returns how long each write took.
 ///
 /// # Errors
 /// `Fatal` if two of them were told that they wrote; the helper's doubt or `Transient` if none was.

@@ -1,8 +1,8 @@
 //! Lock in any store, by a helper program: `HELPER get NAME` and `HELPER put NAME TAG`.
 //!
 //! The entry holds one text, the record of the last version. Every change is a compare-and-swap on the tag that
-//! `get` printed. [`Observed`](trafficcop_core::Observed) says who may make the next version, as on a shared
-//! drive. `docs/stores.md` has the helper's contract.
+//! `get` printed, as [`Observed`](trafficcop_core::Observed) allows. `docs/stores.md` has the helper's
+//! contract.
 //!
 //! A helper never runs in the runtime's thread. A write after its deadline is harmless: its tag no longer
 //! holds.

@@ -1,9 +1,8 @@
 //! Gives an entry back after the supervisor's death, from the guardian, and kills the calls that it left
 //! behind.
 //!
-//! The two share memory with the process groups of the calls under way and the tenure's last version. The
-//! guardian makes the calls itself, with the helper found before the fork. It must never write over another
-//! instance's version, nor begin a call after the lease's end.
+//! The guardian finds both in shared memory, and calls the helper that was found before the fork. It must never
+//! write over another instance's version, nor begin a call after the lease's end.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -21,9 +20,7 @@ use trafficcop_core::machine::procfs;
 use trafficcop_core::util::lock;
 
 pub(super) const MARK: &[u8] = b"helper";
-/// Time limit of the guardian.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Time limit of one of its calls.
 const CALL: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(250);
 
@@ -69,12 +66,11 @@ impl Running {
     }
 }
 
-/// Forgets a call whose group was killed.
 pub(super) fn has_ended(call: &Running) {
     change(|notes| notes.running.retain(|one| one != call));
 }
 
-/// Returns the start of a process, in the kernel's ticks.
+/// Returns the start of a process, in ticks.
 fn began(pid: i32) -> Option<String> {
     let stat = procfs::text(&format!("/proc/{pid}/stat")).ok()?;
     // Field 22 of all; the name before may contain blanks.
@@ -82,7 +78,6 @@ fn began(pid: i32) -> Option<String> {
     fields.split_whitespace().nth(19).map(str::to_owned)
 }
 
-/// Makes the memory, once, before the fork.
 pub(super) fn prepare(make: MakeMemory) {
     MEMORY.get_or_init(make);
 }
@@ -99,7 +94,7 @@ fn change(change: impl FnOnce(&mut Notes)) {
     }
 }
 
-/// Tells the guardian a tenure's last version, and since when its lease counts.
+/// Notes a tenure's last version, and since when its lease counts.
 pub(super) fn leave_note(helper: &Helper, t0: Instant, record: &VersionRecord) {
     let ours = Ours {
         program: helper.program.clone(),

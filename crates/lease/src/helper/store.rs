@@ -20,22 +20,21 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use trafficcop_core::{Failure, Grant};
 
-/// Time limit for the helper's list of variables to hide.
 const HIDES: Duration = Duration::from_secs(5);
-/// Time that a release waits for a call under way.
+/// How long a release waits for a call under way.
 const LAST_CALL: Duration = Duration::from_secs(5);
 
-/// Entry of a store that a helper program serves.
+/// Entry that a helper program keeps.
 #[derive(Clone)]
 pub struct HelperLock {
     helper: Helper,
 }
 
 impl HelperLock {
-    /// Finds the helper, in the directories of `path` (PATH) if it has no directory of its own; runs nothing.
+    /// Finds the helper, in the directories of `path` (PATH) unless it has its own; runs nothing.
     ///
     /// # Errors
-    /// `Fatal` where there is no such program.
+    /// `Fatal` if there is no such program.
     pub fn new(helper: &str, name: &str, path: Option<&OsStr>) -> Result<HelperLock, Failure> {
         let program = find(helper, path)?;
         let shown = match helper.contains('/') {
@@ -52,7 +51,7 @@ impl HelperLock {
         })
     }
 
-    /// Returns the helper of this lock.
+    /// Returns the helper.
     #[must_use]
     pub fn helper(&self) -> &Helper {
         &self.helper

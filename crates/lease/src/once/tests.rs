@@ -4,7 +4,6 @@ use super::*;
 use trafficcop_core::Exit;
 
 const HOUR: u64 = 3600;
-/// Ten past ten on some day.
 const NOW: u64 = 1_763_719_800;
 
 fn task(key: &str) -> Task {

@@ -1,4 +1,4 @@
-//! Tests of one instance among several slots, against scripted locks.
+//! Tests of one instance among several slots.
 
 use std::future::pending;
 
@@ -15,14 +15,12 @@ enum Fate {
     /// Grants, and never answers at all.
     Hangs,
     Broken,
-    /// Taken away from its holder.
     Stolen,
 }
 
 struct World {
     fates: Mutex<Vec<Fate>>,
     asked: Mutex<Vec<u32>>,
-    /// Slots that this instance holds.
     ours: Mutex<BTreeSet<u32>>,
 }
 
