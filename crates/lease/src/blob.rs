@@ -1,13 +1,13 @@
 //! Lock that is a lease on an Azure blob.
 //!
-//! It must never count an answer without its own lease id as control, let a fencing token go back, or lease an
-//! id again after its release was sent. It must send secrets only to the service.
+//! It must never count an answer without its own lease id as control, nor let a fencing token go back. It must
+//! not lease an id again after its release was sent, nor send secrets to anything but the service.
 //!
 //! **The fencing token** is a counter in the metadata. It is raised under the lease, if no write came since it
 //! was read. On a blob without a token that this instance did not make, it begins with the seconds since 1970:
-//! the metadata may have been replaced. A token that is no number is refused.
+//! the metadata may have been replaced.
 //!
-//! **Other people's metadata** is kept. Its keys come back in lower case, because HTTP headers have no case.
+//! **Other people's metadata** is kept; its keys come back in lower case, because HTTP headers have no case.
 
 mod acquire;
 mod broken;
@@ -60,7 +60,7 @@ pub struct BlobLock {
     pub account: Account,
     /// Whether to create a missing blob and container.
     pub create: bool,
-    /// Bytes (a multiple of 512) of a page blob to create instead of a block blob.
+    /// Bytes (a multiple of 512) of a page blob, instead of a block blob.
     pub page_blob: Option<u64>,
 }
 
@@ -179,7 +179,7 @@ impl Spent {
 enum Returned {
     /// Given back, or never this instance's.
     Done,
-    /// Taken away, and not by a request of this instance; with the reason.
+    /// Taken away, not by a request of this instance; with the reason.
     Taken(String),
 }
 
@@ -240,12 +240,11 @@ impl Blob {
         // Quickly at first: without an answer a standby waits for the lease to run out.
         let mut pauses = Backoff::new(Duration::from_millis(250), Duration::from_secs(2));
         loop {
-            // Note it before sending: this call can be dropped at any await.
+            // Before sending: this call can be dropped at any await.
             let unclear = spent.unclear.swap(true, Ordering::Relaxed);
             let error = match client.release(&spent.id, give_up_at).await {
                 Ok(()) => return Ok(Returned::Done),
                 Err(error) if !is_gone(&error) => error,
-                // If unclear, an earlier request may have done it.
                 Err(error) if spent.had && !unclear => {
                     return Ok(Returned::Taken(error.why()));
                 }
@@ -405,7 +404,7 @@ impl LeaseStore for Blob {
             let Some(spent) = ours.or(state.spent.clone()) else {
                 return Ok(());
             };
-            // This release may arrive late: never lease the id again.
+            // From here on the id is never leased again: this release may arrive late.
             state.proposed = None;
             state.spent = Some(spent.clone());
             spent

@@ -45,7 +45,6 @@ impl BlockingJobs {
         self.0.available_permits() > 0
     }
 
-    /// Whether no job is under way by `limit`.
     pub(super) async fn is_idle_by(&self, limit: Instant) -> bool {
         tokio::select! {
             biased;

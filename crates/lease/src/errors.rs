@@ -27,7 +27,6 @@ pub(super) fn lost_at(path: &Path, why: &str) -> Failure {
     lost(format!("{}: {why}", path.display()))
 }
 
-/// Makes a fatal failure, `denied` where a permission is missing.
 pub(super) fn fatal_at(path: &Path, what: &str, errno: Errno) -> Failure {
     Failure::Fatal {
         why: format!("{}: {what}: {}", path.display(), errno.desc()),
@@ -35,7 +34,6 @@ pub(super) fn fatal_at(path: &Path, what: &str, errno: Errno) -> Failure {
     }
 }
 
-/// Maps an error outside a tenure: transient if [`is_passing`], else fatal.
 pub(super) fn failure_at(path: &Path, what: &str, errno: Errno) -> Failure {
     if is_passing(errno) {
         return transient(format!("{}: {what}: {}", path.display(), errno.desc()));

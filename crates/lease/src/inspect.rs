@@ -84,7 +84,7 @@ pub struct Capabilities {
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockState {
     #[default]
-    /// There is no such blob or file yet.
+    /// No such blob or file yet.
     Missing,
     /// No instance has it.
     Free,
@@ -103,7 +103,7 @@ pub struct LockStatus {
     pub lock: String,
     /// State.
     pub state: LockState,
-    /// Record of the holder, or of the last one. A new holder, or another program, has not written one.
+    /// Last record: a new holder, or another program, has not written one.
     pub record: Option<Record>,
     /// Whether another program has an endless lease.
     pub foreign: bool,
@@ -129,11 +129,11 @@ impl LockStatus {
 /// Result of a break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// The lease keeps others out for this long.
+    /// Others are kept out for this long.
     Within(Duration),
     /// No instance has a lease.
     Free,
-    /// The lock is not as it was shown.
+    /// The lock was not as shown.
     Changed,
     /// The holder wrote meanwhile, and nothing was broken.
     Overtaken,

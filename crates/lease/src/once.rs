@@ -22,8 +22,8 @@ pub const KEPT: usize = 32;
 // Less than a page, a line's place in a lock file, and half of a blob's room.
 pub const ROOM: usize = 3840;
 
-// Seconds that a result's period may lie in the future: the store's clock was set back a little, and the task
-// must not run again. A result further ahead was recorded under a wrong clock.
+// Seconds that a result's period may lie in the future, because the store's clock was set back a little. A
+// result further ahead came from a wrong clock.
 const AHEAD: u64 = 3 * 3600;
 
 /// One-time task.
@@ -102,7 +102,7 @@ fn is_zero(number: &u64) -> bool {
 pub struct NoRoom;
 
 impl TaskLog {
-    /// No task.
+    /// Log without any task.
     pub const EMPTY: TaskLog = TaskLog(Vec::new());
 
     /// Reads the text of [`TaskLog::text`]; `None` if it is another.
@@ -138,7 +138,7 @@ impl TaskLog {
         self.0.iter().find(|entry| is_of(entry, task))
     }
 
-    /// Forgets this key, so that it can run again; returns whether it was known.
+    /// Forgets this key; returns whether it was known.
     pub fn forget(&mut self, key: &str) -> bool {
         let before = self.0.len();
         self.0.retain(|entry| entry.key != key);
@@ -316,7 +316,6 @@ impl OnceTask {
         clock.received = Some((said, at));
     }
 
-    /// Returns the task's result; with periods none before the store's clock is known.
     pub(super) fn result(&self, task_log: &TaskLog) -> Option<TaskResult> {
         if self.lacks_the_time() {
             return None;
@@ -326,9 +325,6 @@ impl OnceTask {
     }
 
     /// Decides the run's period, under the lease. Returns its failures.
-    ///
-    /// # Errors
-    /// If a result would find no room.
     pub(super) fn begin(
         &self,
         task_log: &TaskLog,
@@ -344,7 +340,6 @@ impl OnceTask {
         Ok(task_log.failed(&self.task, clock.period))
     }
 
-    /// Returns the failures in the run's period.
     pub(super) fn failed(&self, task_log: &TaskLog) -> u32 {
         task_log.failed(&self.task, self.clock().period)
     }
@@ -370,7 +365,6 @@ impl OnceTask {
         Ok(())
     }
 
-    /// Begins a run under the lease; refuses if some results are `unread`.
     pub(super) fn begin_known(
         &self,
         log: &TaskLog,
@@ -386,7 +380,6 @@ impl OnceTask {
         self.begin(log, by, TaskLog::fits).map_err(|NoRoom| NO_ROOM)
     }
 
-    /// Notes the outcome, once.
     pub(super) fn note_known(
         task: Option<&OnceTask>,
         record: &mut Record,

@@ -1,4 +1,4 @@
-//! Record that a holder leaves with its lock, for people and standbys: who, where, since when.
+//! Record that a holder leaves with its lock, for people and standbys.
 //!
 //! Only its fencing token ever decides about safety.
 
@@ -51,7 +51,7 @@ pub struct Record {
     /// Doorbell ([`Bell`] as text), or empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub bell: String,
-    /// Results, which each store keeps in its own way.
+    /// Results, kept in each store's own way.
     #[serde(skip)]
     pub once: TaskLog,
 }

@@ -1,12 +1,11 @@
 //! At most N holders: one store made of N, of which this instance holds one.
 //!
 //! The slots are the locks `NAME.0` to `NAME.N-1`, each with its own fencing token and record. An instance
-//! begins at a random slot and looks at no more than four in one attempt, unless it makes only one: so none
+//! begins at a random slot. It looks at no more than four in one attempt, unless it makes only one: so none
 //! floods the store. It must never hold two slots, nor forget what an unanswered attempt may have obtained.
 //!
-//! It wakes no instance. The kernel hands a file's lock to a waiter: one that waits at every slot would get
-//! locks that it does not want, each missing until it is given back. So a file with slots is polled, like a
-//! blob.
+//! It wakes no instance. The kernel hands a file's lock to a waiter. One that waits at every slot would get
+//! locks that it does not want, each missing until it is given back. So slots are polled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -32,7 +31,7 @@ const UNDO: Duration = Duration::from_secs(1);
 /// Opens the store of a slot. It may block, and has its own thread except for the first.
 pub type Opener = dyn Fn(u32) -> Result<Arc<dyn LeaseStore>, Failure> + Send + Sync;
 
-/// Store of N locks, of which this instance is to hold one.
+/// Store of N locks.
 pub struct Slots {
     base: String,
     names: Vec<String>,
@@ -79,8 +78,7 @@ impl Slots {
         Ok(Slots::over(count, first, store, open))
     }
 
-    /// Makes a store of `count` slots that `open` opens; `store` is that of `first`. Their names end with a dot
-    /// and the number.
+    /// Makes a store of `count` slots; `store` is that of `first`. Their names end with a dot and the number.
     ///
     /// # Panics
     /// If `first` is no slot.
@@ -175,7 +173,7 @@ impl Slots {
     /// Tries one slot. After an error this instance holds nothing of it, unless it stays in `perhaps`.
     async fn try_slot(&self, slot: u32, give_up_at: Instant) -> Result<Grant, Failure> {
         let store = self.store(slot, give_up_at).await?;
-        // Note it before sending: this call can be dropped at any await.
+        // Before sending: this call can be dropped at any await.
         self.state().perhaps.insert(slot);
         let failure = match store.acquire(give_up_at).await {
             Ok(grant) => {
@@ -204,14 +202,13 @@ impl Slots {
         Err(failure)
     }
 
-    /// Reports trouble with one slot, once.
     fn tell(&self, slot: u32, failure: &Failure) {
         if self.state().told.insert(slot) {
             tracing::warn!("slot {slot} is not available: {failure}; trying the others");
         }
     }
 
-    /// Merges the slots' holders into one, which changes only when they do.
+    /// Merges the slots' holders into one.
     fn holder_info(&self, draining: bool) -> HolderInfo {
         let state = self.state();
         let names = state.holders.values().filter_map(|one| one.holder.clone());

@@ -27,7 +27,6 @@ pub(super) struct Stamped {
     pub(super) fingerprint: String,
 }
 
-/// Returns the credible stamp of this version of the lock at `path`.
 pub(super) fn find(runtime: &Option<PathBuf>, path: &Path, of: &Stamped) -> Option<Instant> {
     find_in(&directory(runtime.as_deref())?, path, of)
 }

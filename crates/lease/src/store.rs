@@ -1,7 +1,6 @@
-//! Traits of a store ([`LeaseStore`]) and of a lock's name ([`NamedLock`]), and the guardian's
-//! [`release_orphaned`].
+//! Traits of a store and of a lock's name, and the guardian's [`release_orphaned`].
 //!
-//! A store decides nothing: the core decides what an error means for the tenure.
+//! A store decides nothing: the core decides what an error means.
 
 use std::ffi::OsString;
 use std::future::pending;
@@ -62,7 +61,7 @@ impl RecordUpdate {
     }
 }
 
-/// Means to end a lease with its orphaned tree; empty where the lease runs out.
+/// Means to end an orphaned lease; empty where it runs out.
 #[derive(Debug, Default)]
 pub struct OrphanRelease {
     /// Duplicate of the lock's descriptor: the lock lives as long as guardian and command keep it open.
@@ -78,7 +77,7 @@ pub struct OrphanRelease {
 /// the next call repeats it with the same lease id.
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
-    /// Returns the store's properties. With slots the name differs in every tenure.
+    /// Returns the properties. With slots the name differs in every tenure.
     fn info(&self) -> StoreInfo;
 
     /// Acquires the lock if it is free, raises the fencing token and writes the record under the lease.
@@ -177,7 +176,7 @@ pub struct Competitor {
     pub runtime: Option<PathBuf>,
     /// Promise that `mkdir` is exclusive on the drive, whatever its file system.
     pub mkdir_is_exclusive: bool,
-    /// Whether a first attempt without network may run in the caller's thread, the only one yet.
+    /// Whether a first attempt without network may run in the caller's thread.
     pub in_place: bool,
 }
 
@@ -201,7 +200,7 @@ impl Competitor {
 #[derive(Debug, thiserror::Error)]
 #[error(transparent)]
 pub enum OpenError {
-    /// Blob.
+    /// Error of a blob.
     Blob(#[from] blob::OpenError),
     /// File on a local disk.
     File(#[from] file::OpenError),
@@ -268,8 +267,8 @@ pub trait NamedLock: Send + Sync {
 /// # Errors
 /// If it is not known what the path lies on.
 pub fn at_path(path: &Path, shared: bool, slots: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
-    // Ask about the slots: their common name has no file, and a lock on the server's own disk is shared by its
-    // file alone. Ask about all: each is begun by the instance that gets it first.
+    // Ask about each slot: the common name has no file. On the server's own disk only the file shows that the
+    // lock is shared.
     let names: Vec<PathBuf> = match slots {
         1 => vec![path.to_owned()],
         _ => (0..slots).map(|slot| slots::path_of(path, slot)).collect(),

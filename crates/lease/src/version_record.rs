@@ -1,5 +1,4 @@
-//! Record of a version as bytes ([`VersionRecord`]): a version's file on a shared drive, the hint in the lock's
-//! path, the text of a helper's entry.
+//! Record of a version as bytes: a version's file, the hint in the lock's path, the text of a helper's entry.
 //!
 //! ```text
 //! trafficcop shared lock 1          which protocol is spoken here
@@ -56,7 +55,7 @@ struct Json {
     // As text: many JSON readers keep 53 bits of a number.
     nonce: String,
     lease_ms: u64,
-    // Fencing token: the version that began the tenure. The kernel's locks would take "token" for their own.
+    // Fencing token: the version that began the tenure. "token" would mark a record of the kernel's locks.
     tenure: u64,
     holder: String,
     host: String,
@@ -67,7 +66,7 @@ struct Json {
     health: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     doorbell: String,
-    /// As JSON in JSON, which hides its `"token":`.
+    /// JSON in JSON, which hides its `"token":`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     once: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -178,9 +177,6 @@ impl VersionRecord {
     }
 
     /// Returns the version after `read`, without the chosen results that were `shown`.
-    ///
-    /// # Errors
-    /// `Fatal` if a holder must not be overruled.
     pub(super) fn without(
         read: Option<VersionRecord>,
         lock: &str,
@@ -264,7 +260,7 @@ impl VersionRecord {
         padded(self.encode())
     }
 
-    /// Decodes the bytes before anything else; `None` if they are no record.
+    /// Decodes the record at the beginning; `None` if there is none.
     pub fn decode(bytes: &[u8]) -> Option<VersionRecord> {
         // Before parsing: a torn record can be good JSON.
         let mut lines = bytes.strip_prefix(FIRST_LINE)?.split(|byte| *byte == b'\n');

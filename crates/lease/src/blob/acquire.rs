@@ -1,4 +1,4 @@
-//! Acquires control: looks, creates what is missing, acquires, and writes the record under the lease.
+//! Acquires control, and writes the record under the lease.
 //!
 //! It can be dropped at any await: it notes what it may obtain before it sends the request.
 
@@ -25,7 +25,7 @@ impl Blob {
         self.lock.account.tell();
         let (id, spent) = self.begin();
         if let Some(spent) = spent {
-            // This lease may shut everyone out: release it once more, without a long wait.
+            // Release it once more, without a long wait.
             let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
             spent.unclear.store(true, Ordering::Relaxed);
             match self.client.release(&spent.id, limit).await {
@@ -48,7 +48,8 @@ impl Blob {
         if view.lease != LeaseState::Free && !self.may_be_ours() {
             return Err(Failure::Held(self.holder_info(&view)));
         }
-        // Before sending: the service counts from later, and a dropped future must be undone, too.
+        // Take `t0` before sending: the service counts from later. Note it before sending: a caller that drops
+        // this future must still be able to undo it.
         let t0 = Instant::now();
         let earlier = self.state().perhaps.replace(t0);
         let etag = match self.client.acquire(&id, self.seconds, give_up_at).await {
@@ -78,7 +79,7 @@ impl Blob {
                 Ok(Grant { t0, token, failed })
             }
             Err(failure) => {
-                // Without a record it has no token, and would shut everyone out for nothing.
+                // Without a record it has no token, and would keep out others for nothing.
                 self.undo(&id, give_up_at).await;
                 Err(failure)
             }
@@ -97,7 +98,6 @@ impl Blob {
         (id, state.spent.clone())
     }
 
-    /// Whether an acquire of this series may have a lease that still lasts.
     fn may_be_ours(&self) -> bool {
         let perhaps = self.state().perhaps;
         // A request can arrive late.
@@ -224,7 +224,8 @@ impl Blob {
         }
     }
 
-    /// Whether the record is still the one beside a free lease, and too old for a holder to be writing its own.
+    /// Whether the record is still the one seen beside a free lease, long after a holder would have written its
+    /// own.
     fn is_unsigned(&self, view: &View) -> bool {
         match self.state().seen_free.as_mut() {
             Some((etag, taken)) if view.etag.as_ref() == Some(etag) => {
@@ -234,7 +235,7 @@ impl Blob {
         }
     }
 
-    /// Warns once of a blob with data: a lease keeps out its other writers.
+    /// Warns once of a blob with data.
     async fn warn_of_data(&self, view: &View, give_up_at: Instant) {
         if self.data_is_told.swap(true, Ordering::Relaxed) {
             return;
@@ -407,7 +408,7 @@ impl Blob {
     }
 }
 
-/// Returns the warning for a blob that has data.
+/// Returns the warning for a blob with data.
 pub fn data_warning(name: &str, bytes: u64) -> String {
     format!(
         "{name} has {bytes} bytes of data: other writers are refused while the lock is held; if that is data that is \

@@ -43,9 +43,9 @@ pub struct View {
     pub lease: LeaseState,
     pub etag: Option<String>,
     pub(super) metadata: Metadata,
-    /// Service's clock, in seconds of the Unix epoch.
+    /// Seconds of the Unix epoch.
     pub date: Option<u64>,
-    /// Whether the blob was written after its creation, or has content.
+    /// Whether it was written after its creation, or has content.
     pub(super) is_used: bool,
     pub content: u64,
     /// Whether it is a page blob, whose content can be all zeros from its creation.
@@ -109,9 +109,6 @@ impl BlobApi {
     }
 
     /// Returns the bytes of data; 0 for a page blob without a written page.
-    ///
-    /// # Errors
-    /// Those of the request for its pages.
     pub async fn data(&self, view: &View, give_up_at: Instant) -> Result<u64, ServiceError> {
         if view.content == 0 || !view.is_page_blob {
             return Ok(view.content);
@@ -127,7 +124,6 @@ impl BlobApi {
         Ok(if is_written { view.content } else { 0 })
     }
 
-    /// Lists name, lease and metadata of blobs.
     pub(super) async fn list(
         &self,
         prefix: &str,
@@ -247,8 +243,7 @@ impl BlobApi {
         Ok(etag_of(answer.headers()))
     }
 
-    /// Asks for the rest of a breaking lease: a break without a period changes nothing. The ETag protects a
-    /// holder that has written since.
+    /// Asks for the rest of a breaking lease: a break without a period changes nothing.
     pub async fn rest_of_breaking(
         &self,
         etag: &str,

@@ -1,4 +1,4 @@
-//! Looks at a blob's lock, lists a container's, breaks a lease, and forgets results of one-time tasks.
+//! Looks at blobs' locks, and intervenes in them.
 //!
 //! A break changes only that lease. Forgetting writes only the results, under its own lease: no instance can
 //! have begun, or be about to.
@@ -26,7 +26,7 @@ pub(super) const LOOKS: usize = 3;
 const AGAIN: Duration = Duration::from_millis(250);
 // The shortest lease, in case this process dies with it.
 const SECONDS: i32 = 15;
-/// Longest lease with an end, and longest break.
+/// Longest lease with an end, and longest break, in seconds.
 const LONGEST: u8 = 60;
 
 /// Inspector of a blob, or of a container and a prefix.
@@ -80,7 +80,7 @@ impl BlobInspector {
         shown: &TaskLog,
         give_up_at: Instant,
     ) -> Result<ResetResult, Failure> {
-        // Given back even after a lost answer.
+        // Chosen here, to give it back even after a lost answer.
         let id = fresh_lease_id();
         if let Err(error) = self.client.acquire(&id, SECONDS, give_up_at).await {
             return match error.code() {

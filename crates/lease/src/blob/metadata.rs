@@ -109,7 +109,7 @@ fn of_tenure(token: u64, health: &str) -> &str {
     of.map_or("", |(_, health)| health)
 }
 
-/// Reads results. Unreadable ones are kept like other people's entries.
+/// Reads results. Unreadable ones are kept like foreign entries.
 fn task_log(key: &str, value: &str) -> Option<TaskLog> {
     (key == ONCE).then(|| TaskLog::parse(&decode(value)?))?
 }

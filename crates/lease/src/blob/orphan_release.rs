@@ -30,7 +30,7 @@ pub(super) struct ReleaseInfo {
     pub(super) clock: Option<i64>,
 }
 
-/// Keeps the account for [`release_orphaned`]. The first call counts, before the fork.
+/// Keeps the account for [`release_orphaned`]. Call it before the fork; only the first call counts.
 pub fn prepare_orphan_release(account: Account) {
     let _ = PREPARED.set(account);
 }

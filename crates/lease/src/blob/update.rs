@@ -1,12 +1,11 @@
-//! Writes under the lease: the drain, the command's health, and a one-time task's result, timed by the
-//! service's `Date`.
+//! Writes under the lease: the drain, the command's health, and a one-time task's result.
 //!
 //! A result is written only if no write came since: neither a late announcement nor the record of an earlier
 //! attempt can remove it.
 //!
 //! A write needs the lease's id, so the blob has this instance's last write, if that was answered. Otherwise a
-//! copy of this instance (on a machine that was cloned, or restored from a snapshot) is in control as well, and
-//! that is reported. It must never take a write of this instance for another's.
+//! copy of this instance is in control as well, and that is reported. It must never take a write of this
+//! instance for another's.
 
 use super::metadata::{self, Metadata};
 use super::{Blob, Held, is_gone};
@@ -247,7 +246,7 @@ impl Blob {
         }
     }
 
-    /// No other program knows the lease's id.
+    /// Reports a copy once: no other program knows the lease's id.
     fn tell_of_a_copy(&self) {
         let mut state = self.state();
         let held = state.held.as_mut();

@@ -1,6 +1,6 @@
 //! One call of a helper program ([`Helper`]): a process group with limits and a deadline.
 //!
-//! What the helper starts is killed with it, after the supervisor's death by the guardian.
+//! A call ends with all that it started; after the supervisor's death the guardian kills it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Read, Write};
@@ -63,7 +63,7 @@ pub fn find(helper: &str, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
 /// Helper program, and the entry that it keeps.
 #[derive(Clone, Debug)]
 pub struct Helper {
-    /// Name in the lock's address, the same on machines that have the helper in different places.
+    /// Name in the lock's address, the same on every machine.
     pub(super) shown: String,
     /// Full path of the program.
     pub program: PathBuf,
@@ -145,7 +145,7 @@ impl Helper {
         self.names(&["list", prefix], give_up_at)
     }
 
-    /// Lists the variables that hold credentials, if the helper has that verb.
+    /// Lists the variables that hold credentials.
     pub(super) fn hides(&self, give_up_at: Instant) -> Vec<OsString> {
         let names = self.names(&["hides"], give_up_at).unwrap_or_default();
         names.into_iter().map(OsString::from).collect()
@@ -180,7 +180,7 @@ impl Helper {
         self.doubt(verb, &format!("{how}{said}"))
     }
 
-    /// Runs the helper; kills it and what it started at `give_up_at`.
+    /// Runs the helper; kills it at `give_up_at`.
     fn call(&self, words: &[&str], input: &[u8], give_up_at: Instant) -> Result<Finished, Failure> {
         let verb = words[0];
         let mut command = Command::new(&self.program);
@@ -202,7 +202,7 @@ impl Helper {
             Ok((stdout, said)) => (stdout, said, None),
             Err(problem) => (Vec::new(), String::new(), Some(problem)),
         };
-        // The leader keeps the group's number until it is reaped.
+        // Until it is reaped, the leader keeps the group's number from others.
         let status = group.end();
         match (problem, status) {
             (Some(problem), _) => Err(self.doubt(verb, problem)),

@@ -28,7 +28,6 @@ const ATTEMPTS: usize = 4;
 const MADE_UP: &str = "trafficcop-made-up-tag";
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Entry as one instance competes for it.
 pub(super) struct Chain {
     pub(super) helper: Helper,
     candidate: Candidate,
@@ -63,7 +62,6 @@ type Look = (String, Option<VersionRecord>);
 pub(super) struct Won(Grant, Tenure);
 
 impl Chain {
-    /// Creates the chain; runs nothing.
     pub(super) fn new(helper: Helper, competitor: &Competitor) -> Chain {
         Chain {
             helper,
@@ -85,7 +83,6 @@ impl Chain {
         lock(&self.state)
     }
 
-    /// Whether nothing of the entry can be this instance's.
     pub(super) fn has_nothing(&self) -> bool {
         let state = self.state();
         state.tenure.is_none() && state.asked.is_none() && state.observed.own().is_none()
@@ -95,7 +92,7 @@ impl Chain {
         record.claim().nonce == self.state().observed.claim(false).nonce
     }
 
-    /// Reads the entry, and begins one where there is none.
+    /// Reads the entry, and begins a missing one.
     fn look(&self, give_up_at: Instant) -> Result<Look, Failure> {
         let mut entry = self.helper.get(give_up_at)?;
         if entry.is_none() {
@@ -148,9 +145,6 @@ impl Chain {
     }
 
     /// Refuses, once in a process, a helper that ignores tags.
-    ///
-    /// # Errors
-    /// `Fatal` if it does; `Transient` if that is not known.
     fn prove(&self, give_up_at: Instant) -> Result<(), Failure> {
         // One process has one helper, and may have many slots.
         static PROVEN: AtomicBool = AtomicBool::new(false);

@@ -31,7 +31,6 @@ static NOTES: Mutex<Notes> = Mutex::new(Notes {
     ours: None,
 });
 
-/// Notes for the guardian.
 #[derive(Default, Serialize, Deserialize)]
 struct Notes {
     running: Vec<Running>,
@@ -94,7 +93,6 @@ fn change(change: impl FnOnce(&mut Notes)) {
     }
 }
 
-/// Notes a tenure's last version, and since when its lease counts.
 pub(super) fn leave_note(helper: &Helper, t0: Instant, record: &VersionRecord) {
     let ours = Ours {
         program: helper.program.clone(),
@@ -109,7 +107,6 @@ pub(super) fn forget(helper: &Helper) {
     change(|notes| drop(notes.ours.take_if(|ours| ours.name == helper.name)));
 }
 
-/// Kills the dead supervisor's calls and gives its entry back.
 pub(crate) fn execute() {
     let memory = MEMORY.get().and_then(Option::as_ref);
     let notes = memory.and_then(|memory| memory.take());

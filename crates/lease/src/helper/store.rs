@@ -21,7 +21,7 @@ use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use trafficcop_core::{Failure, Grant};
 
 const HIDES: Duration = Duration::from_secs(5);
-/// How long a release waits for a call under way.
+/// Time that a release waits for a call.
 const LAST_CALL: Duration = Duration::from_secs(5);
 
 /// Entry that a helper program keeps.
@@ -100,7 +100,6 @@ struct HelperStore {
 }
 
 impl HelperStore {
-    /// Runs a step in a thread; it goes on to its own limit if the caller gives up.
     async fn step<T: Send + 'static>(
         &self,
         what: &str,

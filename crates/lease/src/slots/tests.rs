@@ -10,7 +10,7 @@ enum Fate {
     Taken,
     /// Grants, but the answer is lost; so is every answer to a release.
     Mute,
-    /// Grants, but the answer is lost; later requests are answered.
+    /// Grants, but the first answer is lost.
     LosesTheAnswer,
     /// Grants, and never answers at all.
     Hangs,
