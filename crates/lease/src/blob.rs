@@ -1,16 +1,13 @@
 //! Lock that is a lease on an Azure blob.
 //!
-//! The drivers call it through [`LeaseStore`]. It maps the service's answers to the five meanings of
-//! [`Failure`] and decides nothing. It must never count an answer without its own lease id as control, let a
-//! fencing token go back, lease an id again after a release of it was sent, or send a secret to anything but
-//! the service.
+//! It must never count an answer without its own lease id as control, nor let a fencing token go back. It must
+//! not lease an id again after its release was sent, nor send secrets to anything but the service.
 //!
-//! **The fencing token** is a counter in the blob's metadata. It is raised under the lease, on the condition
-//! that no write came since it was read. On a blob without a token that this instance did not make, it begins
-//! with the seconds since 1970: the metadata may have been replaced. A token that is no number is refused, not
-//! replaced.
+//! **The fencing token** is a counter in the metadata. It is raised under the lease, if no write came since it
+//! was read. On a blob without a token that this instance did not make, it begins with the seconds since 1970:
+//! the metadata may have been replaced.
 //!
-//! **Other people's metadata** is kept. Its keys come back in lower case, because HTTP headers have no case.
+//! **Other people's metadata** is kept; its keys come back in lower case, because HTTP headers have no case.
 
 mod acquire;
 mod broken;
@@ -51,7 +48,7 @@ use trafficcop_core::retry::Backoff;
 use trafficcop_core::util::lock;
 use trafficcop_core::{Failure, Grant};
 
-// Immediate repeats of a renewal whose answer belonged to an earlier request.
+// Repeats of a renewal whose answer belonged to an earlier request.
 const AGAIN_AT_ONCE: usize = 2;
 
 /// Lease on a blob, as it was named.
@@ -59,11 +56,11 @@ const AGAIN_AT_ONCE: usize = 2;
 pub struct BlobLock {
     /// Blob of the lock.
     pub target: Target,
-    /// Storage account, with its credential.
+    /// Storage account and credential.
     pub account: Account,
-    /// Whether to create the blob and its container if they are missing.
+    /// Whether to create a missing blob and container.
     pub create: bool,
-    /// Size in bytes (a multiple of 512) of a page blob to create instead of an empty block blob.
+    /// Bytes (a multiple of 512) of a page blob, instead of a block blob.
     pub page_blob: Option<u64>,
 }
 
@@ -79,7 +76,7 @@ impl NamedLock for BlobLock {
     }
 
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, NamedError> {
-        // Check again: a name of 1024 characters can be a lock, but has no slots.
+        // A name of 1024 characters can be a lock, but has no slots.
         let target = self.target.with_suffix(&format!(".{slot}"));
         Ok(Arc::new(BlobLock {
             target: target.map_err(OpenError::Target)?,
@@ -96,21 +93,21 @@ impl NamedLock for BlobLock {
 /// Reason why a store could not be opened.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum OpenError {
-    /// The service has no lease of this length.
+    /// No such length of a lease.
     #[error("a lease on a blob lasts 15 to 60 whole seconds, not {0:?}")]
     Lease(Duration),
-    /// The service has no page blob of this size.
+    /// No such size of a page blob.
     #[error("a page blob's size is a multiple of 512 bytes, not {0}")]
     PageBlob(u64),
     /// The official client refused the address.
     #[error("the blob's address cannot be used: {0}")]
     Address(String),
-    /// The name is invalid with the number of a slot behind it.
+    /// The name is too long with a slot's number.
     #[error("with the number of its slot, {0}")]
     Target(#[from] TargetError),
 }
 
-/// Store of a blob's lock, for one instance.
+/// Store of a blob's lock.
 pub struct Blob {
     name: String,
     client: BlobApi,
@@ -120,56 +117,52 @@ pub struct Blob {
     config: Competitor,
     task: Option<OnceTask>,
     state: Mutex<State>,
-    // Whether the blob was already checked for data.
     data_is_told: AtomicBool,
-    // Serialises announcements and results: each is written on the ETag of the one before. Of two at once one
-    // would be refused, and take the other for a copy of this machine.
+    // Announcements and results are each written on the ETag of the one before. Of two at once one would be
+    // refused, and take the other for a copy of this machine.
     writing: tokio::sync::Mutex<()>,
 }
 
 #[derive(Default)]
 struct State {
-    // Id of this series of attempts to acquire. One for all: after a lost answer the service recognises the
-    // next acquire (201 to the same id). A fresh id would wait for this instance's own lease to run out.
+    // Id of this series of attempts: after a lost answer the service recognises a repeated acquire (201). A
+    // fresh id would wait for this instance's own lease to run out.
     proposed: Option<String>,
-    /// Time of the last acquire under `proposed` that has not been undone: it may have succeeded.
+    /// Time of the last acquire under `proposed` that may have succeeded.
     perhaps: Option<Instant>,
     held: Option<Held>,
-    /// Lease whose release was sent and not confirmed.
+    /// Lease whose release is unconfirmed.
     spent: Option<Spent>,
-    /// ETag of the blob when its lease was last seen free, and when it was first seen taken with that ETag.
+    /// ETag when the lease was last seen free, and when it was first seen taken with that ETag.
     seen_free: Option<(String, Option<Instant>)>,
-    // Greatest token seen: no grant is below it, even if another program strips the metadata between two looks.
+    // Greatest token seen: another program may strip the metadata between two looks.
     floor: u64,
-    // Operations that succeeded before, as a set of `1 << Operation`. A 403 to one of them is a token or a
-    // clock that will be mended; to any other it is a missing right.
+    // Operations that succeeded, as a set of `1 << Operation`. A 403 to one of them will be mended (a token, a
+    // clock); to any other it is a missing right.
     proven: u16,
 }
 
-/// Lease that this instance has, and the blob's metadata.
 #[derive(Clone)]
 struct Held {
     id: String,
     record: Record,
     others: BTreeMap<String, String>,
-    /// ETag of the blob after this instance's last write.
     etag: Option<String>,
-    // Whether a write was not answered: then an unknown ETag is not taken for a copy of this instance.
+    // After an unanswered write an unknown ETag does not prove a copy of this instance.
     unanswered: bool,
-    // Whether a second writer under this lease was reported: once, not with every renewal.
+    // Whether a second writer was reported.
     copied: bool,
-    /// Whether the lease is being broken, and the core knows how much of it is left.
+    /// Whether the lease is being broken, and the core knows its end.
     breaking: bool,
 }
 
-/// Lease that is being given back; its id is never leased again.
+/// Lease that is being given back.
 #[derive(Clone)]
 struct Spent {
     id: String,
-    // Whether it was certainly held, not perhaps by an unanswered attempt: then "not yours" means that it was
-    // taken away.
+    // Whether it was certainly held: then "not yours" means taken away.
     had: bool,
-    // Whether an earlier release may have been carried out: then "not yours" means that it was.
+    // Whether an earlier release may have been carried out: then "not yours" means given back.
     unclear: Arc<AtomicBool>,
 }
 
@@ -186,7 +179,7 @@ impl Spent {
 enum Returned {
     /// Given back, or never this instance's.
     Done,
-    /// Taken away, and not given back by a request of this instance; the reason is for a person.
+    /// Taken away, not by a request of this instance; with the reason.
     Taken(String),
 }
 
@@ -194,11 +187,10 @@ impl Blob {
     /// Makes the store; sends nothing.
     ///
     /// # Errors
-    /// Values that the service does not know.
+    /// If the service does not know the values.
     pub fn open(lock: &BlobLock, competitor: &Competitor) -> Result<Blob, OpenError> {
         let lease = competitor.lease;
-        // The service would answer 400, but only to an acquire: a standby behind a holder would fail at the
-        // very moment it is needed.
+        // The service would refuse only an acquire: a standby would fail when it is needed.
         let seconds = i32::try_from(lease.as_secs())
             .ok()
             .filter(|seconds| (15..=60).contains(seconds) && lease.subsec_nanos() == 0)
@@ -240,27 +232,25 @@ impl Blob {
         self.lock.account.naming_the_credential(failure)
     }
 
-    /// Releases the lease, repeatedly until that is confirmed or the time is up.
     async fn release_until(
         client: &BlobApi,
         spent: &Spent,
         give_up_at: Instant,
     ) -> Result<Returned, ServiceError> {
-        // Quickly at first: until this is answered, a standby waits for the whole lease to run out.
+        // Quickly at first: without an answer a standby waits for the lease to run out.
         let mut pauses = Backoff::new(Duration::from_millis(250), Duration::from_secs(2));
         loop {
-            // Note it before sending: this call can be dropped at any await.
+            // Before sending: this call can be dropped at any await.
             let unclear = spent.unclear.swap(true, Ordering::Relaxed);
             let error = match client.release(&spent.id, give_up_at).await {
                 Ok(()) => return Ok(Returned::Done),
                 Err(error) if !is_gone(&error) => error,
-                // If unclear, an earlier request may have done it, with its answer lost.
                 Err(error) if spent.had && !unclear => {
                     return Ok(Returned::Taken(error.why()));
                 }
                 Err(_) => return Ok(Returned::Done),
             };
-            // This request was refused for certain; only an earlier one may still have been carried out.
+            // Only an earlier request may still have been carried out.
             if !error.is_unclear() {
                 spent.unclear.store(unclear, Ordering::Relaxed);
             }
@@ -290,16 +280,14 @@ pub fn connect(target: &Target, account: &Account) -> Result<(String, BlobApi), 
     Ok((blob_url.to_string(), client))
 }
 
-/// Makes an id that no lease has had yet.
+/// Makes an id that no lease has had.
 // In lower case with hyphens: the service compares GUIDs, the emulator texts.
 pub fn fresh_lease_id() -> String {
     azure_core::Uuid::new_v4().hyphenated().to_string()
 }
 
-/// Whether the service itself says that the lease is not, or no longer, this instance's.
 fn is_gone(error: &ServiceError) -> bool {
-    // By the code and never by the status: 409 and 412 say many other things, and a loss kills the command at
-    // once.
+    // Not by the status: 409 and 412 mean many things, and a loss kills the command at once.
     matches!(
         error.code(),
         Some(
@@ -315,7 +303,7 @@ fn is_gone(error: &ServiceError) -> bool {
     )
 }
 
-/// Whether the blob exists, and another instance was first.
+/// Whether another instance made the blob first.
 fn is_there(error: &ServiceError) -> bool {
     matches!(
         error.code(),
@@ -329,7 +317,6 @@ fn is_there(error: &ServiceError) -> bool {
     )
 }
 
-/// Whether another instance has the lease, or it is being broken.
 fn is_taken(error: &ServiceError) -> bool {
     matches!(
         error.code(),
@@ -366,7 +353,7 @@ impl LeaseStore for Blob {
             return Err(lost("no lease to renew".to_owned()));
         };
         let mut renewed = self.client.renew(&id, give_up_at).await;
-        // At once, and on another connection: this attempt has time for it, and the next is seconds away.
+        // At once, on another connection: the next attempt is seconds away.
         for _ in 0..AGAIN_AT_ONCE {
             if renewed == Err(ServiceError::Stale) {
                 renewed = self.client.renew(&id, give_up_at).await;
@@ -381,8 +368,7 @@ impl LeaseStore for Blob {
             }
             Err(error) => error,
         };
-        // Not yet lost: no other instance can acquire until the broken lease ends. That time serves to end the
-        // command in order.
+        // Not yet lost: no other instance can acquire until the broken lease ends.
         if error.code() == Some("LeaseIsBrokenAndCannotBeRenewed") {
             let until = match self.rest_of_breaking(give_up_at).await {
                 Ok(until) => until,
@@ -395,7 +381,7 @@ impl LeaseStore for Blob {
             if let Some(held) = &mut state.held {
                 held.breaking = true;
             }
-            // Without an answer the end counts from now: otherwise an overlap would be possible.
+            // Without an answer the end is now: otherwise an overlap would be possible.
             return Err(Failure::Lost {
                 until,
                 why: "the lease was broken".to_owned(),
@@ -405,7 +391,7 @@ impl LeaseStore for Blob {
             self.state().held = None;
             return Err(lost(error.why()));
         }
-        // Even a 403 is doubt here: the lease runs on whatever the rights, and rights come back.
+        // Even a 403 is doubt: the lease runs on, and rights come back.
         Err(error.doubt(Operation::Renew))
     }
 
@@ -423,8 +409,8 @@ impl LeaseStore for Blob {
             state.spent = Some(spent.clone());
             spent
         };
-        // Kept in `spent` after an error: the next attempt to compete asks once more, because this lease may be
-        // what shuts everyone out.
+        // After an error it stays in `spent`: the next attempt asks again, because this lease may shut everyone
+        // out.
         let returned = match Blob::release_until(&self.client, &spent, give_up_at).await {
             Ok(returned) => returned,
             Err(error) => return Err(error.doubt(Operation::Release)),
@@ -451,8 +437,7 @@ impl LeaseStore for Blob {
 
     fn orphan_release(&self) -> io::Result<OrphanRelease> {
         let lease = self.state().held.as_ref().map(|held| held.id.clone());
-        // No key and no token: this goes through the guardian's memory, and the guardian was forked with the
-        // account.
+        // No key and no token: the guardian has the account since its fork.
         let release_info = lease.and_then(|lease| {
             serde_json::to_vec(&orphan_release::ReleaseInfo {
                 blob: self.name.clone(),
@@ -463,7 +448,7 @@ impl LeaseStore for Blob {
         });
         Ok(OrphanRelease {
             descriptor: None,
-            // Encoded, a name can be too long for the guardian; then the lease runs out by itself.
+            // An encoded name can be too long; then the lease runs out.
             release_info: release_info.filter(|info| info.len() <= 2048),
         })
     }

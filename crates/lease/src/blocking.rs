@@ -1,9 +1,7 @@
-//! [`BlockingJobs`]: blocking work on a file, one job at a time, each in a thread of its own and with a time
-//! limit.
+//! Blocking work on a file ([`BlockingJobs`]): one job at a time, each in its own thread with a time limit.
 //!
-//! The stores on files, their inspector and `slots` call it. A thread that hangs in the kernel (on a dead file
-//! server) is left behind: it must keep neither the runtime from working nor the process from ending. So these
-//! are not the runtime's blocking threads, for which it waits at its end.
+//! A thread that hangs in the kernel (on a dead file server) is left behind. The runtime would wait for its own
+//! blocking threads when the process ends, so these are not among them.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -18,7 +16,7 @@ use trafficcop_core::clock::{self, Instant, Request};
 pub(super) enum Stalled {
     #[error("the request before this one still hangs")]
     Occupied,
-    // The job's own thread drops the result when it comes.
+    // The job's thread drops the late result.
     #[error("no answer in time")]
     Overtime,
     #[error(
@@ -27,13 +25,13 @@ pub(super) enum Stalled {
     NoThread,
 }
 
-/// Jobs of one lock, with one permit: two steps at once would each undo what the other obtained, and a drive
-/// that hangs would collect a thread for every poll.
+/// Jobs of one lock, one at a time. Two steps at once would each undo what the other obtained, and a drive that
+/// hangs would collect a thread for every poll.
 pub(super) struct BlockingJobs(Arc<Semaphore>);
 
 struct Answer<T> {
-    // Dropped in this order: an unclaimed result undoes itself (unlocks) before the next job begins, which
-    // would otherwise find this process's own lock.
+    // In this order: an unclaimed result unlocks before the next job begins, which would otherwise find this
+    // process's own lock.
     result: T,
     _permit: OwnedSemaphorePermit,
 }
@@ -43,12 +41,10 @@ impl BlockingJobs {
         BlockingJobs(Arc::new(Semaphore::new(1)))
     }
 
-    /// Whether no job is under way.
     pub(super) fn is_idle(&self) -> bool {
         self.0.available_permits() > 0
     }
 
-    /// Whether no job is under way, now or by `limit`.
     pub(super) async fn is_idle_by(&self, limit: Instant) -> bool {
         tokio::select! {
             biased;
@@ -57,7 +53,7 @@ impl BlockingJobs {
         }
     }
 
-    /// Runs a step of a lock like [`BlockingJobs::run`]; `of` and `what` name it in the error if it stalls.
+    /// Runs a step of a lock; `of` and `what` name it if it stalls.
     pub(super) async fn step<T: Send + 'static>(
         &self,
         of: &str,
@@ -69,16 +65,14 @@ impl BlockingJobs {
         done.unwrap_or_else(|stalled| Err(transient(format!("{of}: {what}: {stalled}"))))
     }
 
-    /// Runs `job` after the one before it. If this future is dropped, the job goes on and its result is
-    /// dropped.
+    /// Runs `job` after the one before. If this future is dropped, the job goes on and drops its result.
     pub(super) async fn run<T: Send + 'static>(
         &self,
         give_up_at: Instant,
         job: impl FnOnce() -> T + Send + 'static,
     ) -> Result<T, Stalled> {
         let permit = tokio::select! {
-            // Here and below the time limit comes last: what is ready just in time must not be reported as
-            // doubt.
+            // Last, because what is ready just in time must not be reported as doubt.
             biased;
             permit = Arc::clone(&self.0).acquire_owned() => {
                 permit.map_err(|_closed| Stalled::NoThread)?
@@ -104,7 +98,7 @@ impl BlockingJobs {
     }
 }
 
-/// Resolves at `at`. Sleeps in short steps, because the runtime's timers stop in a suspend.
+/// Resolves at `at`, in short steps, because the runtime's timers stop in a suspend.
 async fn until(at: Instant) {
     const CLOCK_INTERVAL: Duration = Duration::from_millis(500);
     loop {

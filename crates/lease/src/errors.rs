@@ -1,4 +1,4 @@
-//! Maps errors to the core's words. All stores use it; it decides nothing.
+//! Maps errors to the core's words.
 
 use std::io;
 use std::path::Path;
@@ -14,12 +14,10 @@ pub(super) fn transient(why: String) -> Failure {
     }
 }
 
-/// Makes a failure that no retry mends.
 pub(super) fn fatal(why: String) -> Failure {
     Failure::Fatal { why, denied: false }
 }
 
-/// Makes the failure for a lease that is lost, and may be another instance's at this moment.
 // Without an `until` the tree is killed at once: use it only for what the store itself reported.
 pub(super) fn lost(why: String) -> Failure {
     Failure::Lost { until: None, why }
@@ -29,7 +27,6 @@ pub(super) fn lost_at(path: &Path, why: &str) -> Failure {
     lost(format!("{}: {why}", path.display()))
 }
 
-/// Makes a fatal failure; it is `denied` where a permission is missing.
 pub(super) fn fatal_at(path: &Path, what: &str, errno: Errno) -> Failure {
     Failure::Fatal {
         why: format!("{}: {what}: {}", path.display(), errno.desc()),
@@ -37,7 +34,6 @@ pub(super) fn fatal_at(path: &Path, what: &str, errno: Errno) -> Failure {
     }
 }
 
-/// Maps an error outside a tenure: transient if [`is_passing`], else fatal.
 pub(super) fn failure_at(path: &Path, what: &str, errno: Errno) -> Failure {
     if is_passing(errno) {
         return transient(format!("{}: {what}: {}", path.display(), errno.desc()));
@@ -45,7 +41,7 @@ pub(super) fn failure_at(path: &Path, what: &str, errno: Errno) -> Failure {
     fatal_at(path, what, errno)
 }
 
-/// Makes a fatal failure with advice, if the error is a full disk or a size limit.
+/// Advises on a full disk or a size limit.
 pub(super) fn no_room(why: &str, errno: Errno) -> Option<Failure> {
     let advice = match errno {
         Errno::ENOSPC | Errno::EDQUOT => "make room",
@@ -63,11 +59,10 @@ pub(super) fn is_errno(error: &io::Error, errno: Errno) -> bool {
     error.raw_os_error() == Some(errno as i32)
 }
 
-/// Whether an error may pass by itself.
 pub(super) fn is_passing(errno: Errno) -> bool {
     use Errno as E;
-    // This process's and the kernel's limits, then a server that is away, then a connection to it. Every other
-    // error ends the instance: one that polls for ever with a wrong path looks like a standby and is none.
+    // Limits of process and kernel, a server that is away, a broken connection. Every other error ends the
+    // instance: one that polls a wrong path for ever looks like a standby and is none.
     matches!(
         errno,
         E::EMFILE | E::ENFILE | E::ENOMEM | E::EIO | E::EINTR | E::EAGAIN | E::EBUSY | E::ENOLCK

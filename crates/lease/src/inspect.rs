@@ -1,7 +1,7 @@
 //! Looking at a lock without competing for it, and intervening in it.
 //!
-//! Each store implements [`Inspector`]; the commands use it. A look may not create, acquire, renew or write
-//! anything: the lock must not notice. Only forgetting [`Tasks`] writes results, under the lock itself.
+//! A look may not create, acquire, renew or write anything. Only forgetting [`Tasks`] writes results, under the
+//! lock itself.
 
 use std::time::Duration;
 
@@ -15,21 +15,21 @@ use trafficcop_core::clock::Instant;
 pub(super) const UNREAD: &str =
     "its results of --once cannot be read: 'trafficcop reset --all' forgets them";
 
-// Time limit of one request of an intervention: that of a renewal.
+// Time limit of a request: that of a renewal.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
-// Time limit of forgetting: acquire, look, write and release, under a lease of 15 s.
+// Time to acquire, look, write and release, under a lease of 15 s.
 pub(super) const FORGETTING: Duration = Duration::from_secs(15);
 
 /// Lock as seen without competing for it.
 #[async_trait]
 pub trait Inspector: Send + Sync {
-    /// Returns the lock's address, without a secret.
+    /// Returns the address, without a secret.
     fn lock(&self) -> String;
 
-    /// Returns which interventions the store allows.
+    /// Returns what the store allows.
     fn capabilities(&self) -> Capabilities;
 
-    /// Whether a look can hang. Then nothing is asked twice: the second request would wait behind the first.
+    /// Whether a look can hang: then a second request would wait behind it.
     fn hangs(&self) -> bool {
         false
     }
@@ -37,18 +37,18 @@ pub trait Inspector: Send + Sync {
     /// Looks once.
     ///
     /// # Errors
-    /// `Fatal` if this is no lock or may not be looked at, `Transient` if the state could not be learnt.
+    /// `Fatal` if this is no lock or may not be looked at, `Transient` if the state is unknown.
     async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure>;
 
-    /// Lists the locks whose names begin with this name and `suffix`; for a directory and an empty suffix,
-    /// those in it. Leaves out those without a record, unless another program has leased them for ever.
+    /// Lists the locks whose names begin with this name and `suffix`, or a directory's. Leaves out those
+    /// without a record, unless another program leased them for ever.
     ///
     /// # Errors
     /// As [`Inspector::look`].
     async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure>;
 
-    /// Ends the tenure that was `seen`, and no other, after `period` seconds or, without one, at the lease's
-    /// end. The record names `by`, where it has to be written.
+    /// Ends the tenure that was `seen`, and no other, after `period` seconds or at the lease's end. A new
+    /// record names `by`.
     ///
     /// # Errors
     /// As [`Inspector::look`]. After `Transient` the lease may be broken or not.
@@ -59,8 +59,7 @@ pub trait Inspector: Send + Sync {
         by: &str,
     ) -> Result<Broken, Failure>;
 
-    /// Forgets results if they are still what was `seen` and no instance has the lock; with `force` also while
-    /// one has it.
+    /// Forgets results if they are still those `seen`, and without `force` only if no instance has the lock.
     ///
     /// # Errors
     /// As [`Inspector::look`]. After `Transient` they may be forgotten or not.
@@ -75,45 +74,44 @@ pub trait Inspector: Send + Sync {
 /// Interventions that a store allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Shortest period of a break in seconds, apart from none; `None`: the kernel's lock cannot be broken.
+    /// Shortest break in seconds, except 0; `None`: the kernel's lock cannot be broken.
     pub shortest_break: Option<u8>,
-    /// Whether forgetting by force needs a lease of its own, so that the holder's is broken first.
+    /// Whether forgetting by force breaks the holder's lease first.
     pub force_breaks: bool,
 }
 
-/// State of a lock, as its store reports it.
+/// State of a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockState {
     #[default]
-    /// There is no such blob or file yet: the first competitor makes it.
+    /// No such blob or file yet.
     Missing,
     /// No instance has it.
     Free,
     /// An instance or another program has it.
     Held,
-    /// The lease was broken, and still keeps others out.
+    /// The broken lease still keeps others out.
     Breaking,
 }
 
-/// Result of one look.
+/// Result of a look.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct LockStatus {
-    /// A short name: `CONTAINER/NAME`, or the path.
+    /// `CONTAINER/NAME`, or the path.
     pub name: String,
-    /// The lock's address, without a secret, as in `TRAFFICCOP_LOCK`.
+    /// Address, without a secret.
     pub lock: String,
-    /// State of the lock.
+    /// State.
     pub state: LockState,
-    /// Record of the holder, or of the last one. It only informs: a holder that began this moment, or another
-    /// program, has not written one.
+    /// Last record: a new holder, or another program, has not written one.
     pub record: Option<Record>,
-    /// Whether another program has the lease, without an end: the record is of the last holder.
+    /// Whether another program has an endless lease.
     pub foreign: bool,
     /// Bytes of data in a lock's blob, which should have none.
     pub data: u64,
-    /// Problem of the record or the place, in one line.
+    /// Problem, in one line.
     pub problem: Option<String>,
-    /// Whether there are results of one-time tasks that cannot be read.
+    /// Whether some results cannot be read.
     pub unread: bool,
     /// Text that changes with the record (a blob's ETag).
     pub version: Option<String>,
@@ -131,39 +129,36 @@ impl LockStatus {
 /// Result of a break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// The lease still keeps others out for this long.
+    /// Others are kept out for this long.
     Within(Duration),
     /// No instance has a lease.
     Free,
-    /// The lock is not as it was shown: look again.
+    /// The lock was not as shown.
     Changed,
-    /// The holder wrote meanwhile, and nothing was broken: try again.
+    /// The holder wrote meanwhile, and nothing was broken.
     Overtaken,
 }
 
-/// Choice of results of one-time tasks to forget.
+/// Choice of results to forget.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Tasks {
     /// Those of one key.
     Of(String),
-    /// All, and whatever unreadable text is in their place.
+    /// All, and unreadable text in their place.
     All,
 }
 
 impl Tasks {
-    /// Returns what replaces the results that were `found`; `unread`: there are more, which cannot be read.
-    ///
-    /// # Errors
-    /// The result of forgetting, if there is nothing to write.
+    /// Returns the results to keep of those `found`; `unread`: some cannot be read.
     pub(super) fn left_out_of(
         &self,
         found: &TaskLog,
         unread: bool,
         shown: &TaskLog,
     ) -> Result<TaskLog, ResetResult> {
-        // Compare with what was shown, because a person agreed to that: a result that came since is news.
+        // A person agreed to what was shown.
         let mut left = found.clone();
-        // Unreadable text may be just what one key names, so only a reset of all forgets it.
+        // Unreadable text may hold the named key, so only a reset of all forgets it.
         if !self.are_same(shown, found) || unread && *self != Tasks::All {
             return Err(ResetResult::Changed);
         }
@@ -195,10 +190,10 @@ impl Tasks {
 pub enum ResetResult {
     /// The results are forgotten.
     Done,
-    /// An instance has the lock: nothing was changed.
+    /// An instance has the lock.
     Held,
-    /// The results are not what was shown: nothing was changed.
+    /// Others than those shown.
     Changed,
-    /// There are no such results any more.
+    /// There are no such results.
     Nothing,
 }

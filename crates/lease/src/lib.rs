@@ -1,4 +1,4 @@
-//! Stores of leases: one trait, one folder for each store, and the record that a holder leaves for people.
+//! Stores of leases, and the record that a holder leaves for people.
 //!
 //! A store maps its service's answers to the five meanings of [`Failure`](trafficcop_core::Failure); it decides
 //! nothing. It never knows a process, and `guardian` never knows a store.

@@ -1,9 +1,7 @@
 //! Task log: which one-time tasks are over, and how; which have failed, and how often.
 //!
-//! The stores keep a [`TaskLog`] beside the rest of the record (the blob store as one entry of its metadata,
-//! the file store in lines of its own) and ask it before they grant control. Commands read a result
-//! ([`TaskLog::get`]) or forget one ([`TaskLog::forget`]). Pure: the time comes in as seconds of the store's
-//! own clock. It must never take a result for another key's or another period's.
+//! The stores keep it beside the record and ask it before they grant control. Time comes in as seconds of the
+//! store's own clock. It must never take a result for another key's or another period's.
 
 use std::sync::{Mutex, MutexGuard};
 use std::time::Duration;
@@ -17,36 +15,35 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::util::{lock, wall_clock};
 use trafficcop_core::{Failure, Outcome, TaskResult};
 
-/// Greatest number of keys with a result. Beyond it, the one whose last run is longest ago is forgotten.
+/// Greatest number of keys; beyond it the one that ran longest ago is forgotten.
 pub const KEPT: usize = 32;
 
-/// Greatest size of all results in a record, in bytes.
-// Less than a page, which is a line's place in a lock file, and half of a blob's room for metadata.
+/// Greatest size of all results, in bytes.
+// Less than a page, a line's place in a lock file, and half of a blob's room.
 pub const ROOM: usize = 3840;
 
-// Seconds that a result's period may lie in the future and still count: then the store's clock was set back a
-// little, and the task must not run again. A result further ahead was recorded under a wrong clock.
+// Seconds that a result's period may lie in the future, because the store's clock was set back a little. A
+// result further ahead came from a wrong clock.
 const AHEAD: u64 = 3 * 3600;
 
 /// One-time task.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Task {
-    /// Name of the task; each key on a lock is a separate task.
+    /// Name; each key on a lock is a separate task.
     pub key: String,
-    /// Length of a period in whole seconds, aligned to UTC, if the task is done once in each. With it a key is
-    /// another task than without.
+    /// Length of a period in whole seconds, aligned to UTC. A key with periods is another task than without.
     pub per: Option<Duration>,
 }
 
 impl Task {
-    /// Returns the period of a moment, as the second it begins with; 0 without periods.
+    /// Returns the second with which a moment's period begins, or 0.
     fn period(&self, at: u64) -> u64 {
         let per = self.per.map_or(0, |per| per.as_secs());
         if per == 0 { 0 } else { at - at % per }
     }
 }
 
-/// Results and failures of all tasks of one lock.
+/// Results and failures of a lock's tasks.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(transparent)]
 pub struct TaskLog(Vec<Entry>);
@@ -56,7 +53,7 @@ pub struct TaskLog(Vec<Entry>);
 pub struct Entry {
     /// Key of the task.
     pub key: String,
-    /// Whether the task is done once in each period.
+    /// Whether the task has periods.
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
     pub periods: bool,
     /// Last result.
@@ -70,16 +67,16 @@ pub struct Entry {
 /// Result of a task.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub struct RecordedResult {
-    /// Period of the result, as the second (of the Unix epoch) it begins with; 0 without periods.
+    /// Second (of the Unix epoch) with which its period begins, or 0.
     #[serde(default, skip_serializing_if = "is_zero")]
     pub period: u64,
-    /// The exit status (128 + n for signal n); 0 is success.
+    /// Exit status (128 + n for signal n).
     pub exit: u8,
-    /// The fencing token of the run.
+    /// Fencing token of the run.
     pub token: u64,
-    /// The identity of the instance that ran it.
+    /// Instance that ran it.
     pub by: String,
-    /// Time of the recording (RFC 3339, UTC).
+    /// Time (RFC 3339, UTC).
     pub at: String,
 }
 
@@ -91,7 +88,7 @@ pub struct Failures {
     pub period: u64,
     /// Number of failures.
     pub failed: u32,
-    /// The fencing token of the last of them.
+    /// Fencing token of the last one.
     pub token: u64,
 }
 
@@ -114,7 +111,7 @@ impl TaskLog {
         serde_json::from_str(text).ok()
     }
 
-    /// Whether these results fit into a file's record.
+    /// Whether these results fit into a record.
     #[must_use]
     pub fn fits(&self) -> bool {
         self.text().len() <= ROOM
@@ -141,18 +138,18 @@ impl TaskLog {
         self.0.iter().find(|entry| is_of(entry, task))
     }
 
-    /// Forgets everything of this key, so that it can run again; returns whether there was anything.
+    /// Forgets this key; returns whether it was known.
     pub fn forget(&mut self, key: &str) -> bool {
         let before = self.0.len();
         self.0.retain(|entry| entry.key != key);
         self.0.len() < before
     }
 
-    /// Returns the result for a candidate that came in the period `came`, now that it is `now`.
+    /// Returns the result for a candidate that came in the period `came`.
     #[must_use]
     pub fn result(&self, task: &Task, came: u64, now: u64) -> Option<TaskResult> {
         let over = self.get(task)?.over.as_ref()?;
-        // By the present length of a period, whatever it was at the recording.
+        // The length of a period may have changed since.
         let period = task.period(over.period);
         if period < came || period > now.saturating_add(AHEAD) {
             return None;
@@ -165,7 +162,7 @@ impl TaskLog {
         })
     }
 
-    /// Returns how often the task has failed in this period.
+    /// Returns the failures in this period.
     #[must_use]
     pub fn failed(&self, task: &Task, period: u64) -> u32 {
         let tries = self.get(task).and_then(|entry| entry.tries.as_ref());
@@ -184,7 +181,7 @@ impl TaskLog {
         by: &str,
         at: &str,
     ) {
-        // Before the entry is changed: failures of another period do not count.
+        // Before the entry changes: failures of another period do not count.
         let failed = self.failed(task, period).saturating_add(1);
         let at_entry = self.0.iter().position(|entry| is_of(entry, task));
         let index = at_entry.unwrap_or_else(|| {
@@ -224,13 +221,13 @@ impl TaskLog {
     /// fit. Returns the forgotten keys.
     ///
     /// # Errors
-    /// If not even this task's own entry fits.
+    /// If not even this task's entry fits.
     pub fn fit(
         &mut self,
         task: &Task,
         fits: impl Fn(&TaskLog) -> bool,
     ) -> Result<Vec<String>, NoRoom> {
-        // By tokens and not by times: those come from many clocks, and some of them were set.
+        // By tokens, not by times, which come from many clocks.
         let mut forgotten = Vec::new();
         while self.0.len() > KEPT || !fits(self) {
             let others = self.0.iter().enumerate();
@@ -243,11 +240,10 @@ impl TaskLog {
         Ok(forgotten)
     }
 
-    /// Whether the result of this task would fit, however it ends: asked before it runs.
+    /// Whether this task's result will fit, however it ends.
     #[must_use]
     pub fn has_room(&self, task: &Task, by: &str, fits: impl Fn(&TaskLog) -> bool) -> bool {
-        // The longest possible result: one that finds no room after the run is lost, and the task is done
-        // again.
+        // If the longest result found no room after the run, the task would be done again.
         let worst = Outcome {
             exit: trafficcop_core::Exit::Code(u8::MAX),
             over: true,
@@ -262,15 +258,14 @@ fn is_of(entry: &Entry, task: &Task) -> bool {
     entry.key == task.key && entry.periods == task.per.is_some()
 }
 
-/// Returns the token of an entry's last write: tokens grow with time.
+/// Returns the token of the last write: tokens grow.
 fn age(entry: &Entry) -> u64 {
     let over = entry.over.as_ref().map_or(0, |over| over.token);
     let tries = entry.tries.as_ref().map_or(0, |tries| tries.token);
     over.max(tries)
 }
 
-/// Task of one instance, with the period in which the instance came, and that of its run. Its only clock is the
-/// store's.
+/// Task of one instance. Its only clock is the store's.
 pub(super) struct OnceTask {
     task: Task,
     clock: Mutex<TaskClock>,
@@ -278,18 +273,17 @@ pub(super) struct OnceTask {
 
 #[derive(Default)]
 struct TaskClock {
-    // Period in which this instance came, by the first time that the store reported. Its result ends the
-    // waiting, even if the next period has begun when it is seen.
+    // Period in which this instance came. Its result ends the waiting, even if seen in the next.
     came: Option<u64>,
-    /// Last time that the store reported, and when that was.
+    /// Last time that the store reported, and when.
     received: Option<(u64, Instant)>,
-    // Period of the present run: fixed when it begins, because it may end in the next one.
+    // Fixed at the beginning, because the run may end in the next period.
     period: u64,
 }
 
 impl TaskClock {
     fn now(&self) -> u64 {
-        // Continued by a clock that counts suspend: the store is not asked at every look.
+        // By a clock that counts suspend: the store is not asked at every look.
         self.received.map_or(0, |(said, at)| {
             said.saturating_add(Instant::now().since(at).as_secs())
         })
@@ -308,25 +302,20 @@ impl OnceTask {
         lock(&self.clock)
     }
 
-    /// Whether the task is done once in each period, so that the store's clock is needed.
     pub(super) fn is_periodic(&self) -> bool {
         self.task.per.is_some()
     }
 
-    /// Whether the store's clock is needed and not known yet.
     pub(super) fn lacks_the_time(&self) -> bool {
         self.is_periodic() && self.clock().received.is_none()
     }
 
-    /// Notes that the store's clock showed `said` at `at`.
     pub(super) fn hear(&self, said: u64, at: Instant) {
         let mut clock = self.clock();
         clock.came.get_or_insert(self.task.period(said));
         clock.received = Some((said, at));
     }
 
-    /// Returns the task's result, if it concerns this instance. With periods there is none before the store's
-    /// clock is known.
     pub(super) fn result(&self, task_log: &TaskLog) -> Option<TaskResult> {
         if self.lacks_the_time() {
             return None;
@@ -335,10 +324,7 @@ impl OnceTask {
         task_log.result(&self.task, clock.came.unwrap_or(0), clock.now())
     }
 
-    /// Decides, under the lease, the period of the run. Returns how often the task failed in it before.
-    ///
-    /// # Errors
-    /// If its result, however it ends, would find no room.
+    /// Decides the run's period, under the lease. Returns its failures.
     pub(super) fn begin(
         &self,
         task_log: &TaskLog,
@@ -349,31 +335,25 @@ impl OnceTask {
             return Err(NoRoom);
         }
         let mut clock = self.clock();
-        // Not before the period of the first time: the clocks of several front ends differ a little.
+        // Not before the first period: the clocks of several front ends differ a little.
         clock.period = self.task.period(clock.now()).max(clock.came.unwrap_or(0));
         Ok(task_log.failed(&self.task, clock.period))
     }
 
-    /// Returns how often the task had failed before in the present run's period.
     pub(super) fn failed(&self, task_log: &TaskLog) -> u32 {
         task_log.failed(&self.task, self.clock().period)
     }
 
-    /// Returns the beginning of the present run's period, for people and commands.
     pub(super) fn period(&self) -> Option<String> {
         self.task.per?;
         Some(moment(self.clock().period))
     }
 
-    /// Whether the outcome of the run with the record's token is noted.
     pub(super) fn is_noted(&self, record: &Record) -> bool {
         record.once.bears(&self.task, record.token)
     }
 
-    /// Asks the store's clock if it is `wanted`.
-    ///
-    /// # Errors
-    /// Those of `time`, which returns seconds since 1970.
+    /// Asks the store's clock (seconds since 1970) if `wanted`.
     pub(super) fn ask_if(
         &self,
         wanted: bool,
@@ -385,10 +365,6 @@ impl OnceTask {
         Ok(())
     }
 
-    /// Begins a run under the lease, by all results; refuses if some are `unread`.
-    ///
-    /// # Errors
-    /// The reason why the task cannot run here.
     pub(super) fn begin_known(
         &self,
         log: &TaskLog,
@@ -397,16 +373,13 @@ impl OnceTask {
     ) -> Result<u32, &'static str> {
         if unread {
             return Err(
-                "its results cannot be read, so it is not known which tasks are done: 'trafficcop reset --all' has all of them run again",
+                "its results cannot be read, so it is not known which tasks are done: \
+                 'trafficcop reset --all' has all of them run again",
             );
         }
         self.begin(log, by, TaskLog::fits).map_err(|NoRoom| NO_ROOM)
     }
 
-    /// Notes the outcome in `record`, once.
-    ///
-    /// # Errors
-    /// The reason why it cannot be noted.
     pub(super) fn note_known(
         task: Option<&OnceTask>,
         record: &mut Record,
@@ -418,11 +391,7 @@ impl OnceTask {
             .map_err(|NoRoom| NO_ROOM)
     }
 
-    /// Notes the outcome in the record that is to be written, and logs the results that had to make room. Does
-    /// nothing if an earlier attempt succeeded without an answer.
-    ///
-    /// # Errors
-    /// If there is no room.
+    /// Notes the outcome, and logs the results that made room. Does nothing if an unanswered attempt succeeded.
     pub(super) fn note(
         &self,
         record: &mut Record,
@@ -435,7 +404,7 @@ impl OnceTask {
         }
         let (period, at) = {
             let clock = self.clock();
-            // By the store's clock if it is known: people compare it with the period beside it.
+            // People compare it with the period beside it.
             let told = clock.received.map(|_| moment(clock.now()));
             (clock.period, told.unwrap_or_else(wall_clock))
         };
@@ -454,7 +423,7 @@ impl OnceTask {
 const NO_ROOM: &str =
     "it has no room for the result of --once: take a shorter --once-key or --identity";
 
-/// Formats seconds of the Unix epoch for people (RFC 3339, UTC).
+/// Formats seconds of the Unix epoch (RFC 3339, UTC).
 #[must_use]
 pub fn moment(seconds: u64) -> String {
     let seconds = i64::try_from(seconds).unwrap_or(i64::MAX);

@@ -1,7 +1,6 @@
-//! Record that a holder leaves with its lock, for people and standbys: who, where, since when.
+//! Record that a holder leaves with its lock, for people and standbys.
 //!
-//! The file store writes it as one line of JSON, the blob store as metadata. Only its fencing token ever
-//! decides about safety.
+//! Only its fencing token ever decides about safety.
 
 use serde::{Deserialize, Serialize};
 
@@ -9,21 +8,21 @@ use super::once::TaskLog;
 use trafficcop_core::Bell;
 use trafficcop_core::util::wall_clock;
 
-/// Longest command text in a record, in bytes.
+/// Longest command in a record, in bytes.
 pub const COMMAND_LIMIT: usize = 256;
 
-/// Candidate for a lock: the part of the record that is the same for all tenures of one instance.
+/// Part of the record that is the same for all tenures of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Candidate {
-    /// Name of the instance (`--identity`; by default `HOST-PID`).
+    /// Name (`--identity`; by default `HOST-PID`).
     pub identity: String,
-    /// The machine's name.
+    /// Name of the machine.
     pub host: String,
-    /// The supervisor's process id.
+    /// Process id of the supervisor.
     pub pid: u32,
-    /// The command, shell-quoted, at most [`COMMAND_LIMIT`] bytes.
+    /// Command, shell-quoted.
     pub command: String,
-    /// Doorbell that rings when control changes, if there is one.
+    /// Doorbell that rings when control changes.
     pub bell: Option<Bell>,
 }
 
@@ -32,27 +31,27 @@ pub struct Candidate {
 /// Reading demands every field that is always written: other JSON is not a record.
 #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize, Deserialize)]
 pub struct Record {
-    /// The fencing token of the latest tenure; the next one's is greater.
+    /// Fencing token; the next tenure's is greater.
     pub token: u64,
-    /// The identity of the holder, or of the last one.
+    /// Holder.
     pub holder: String,
-    /// The machine of the holder.
+    /// Machine.
     pub host: String,
-    /// The process id of the holder's supervisor.
+    /// Process id of the supervisor.
     pub pid: u32,
-    /// Start of the tenure, by the holder's wall clock (RFC 3339, UTC).
+    /// Start of the tenure, by the holder's clock (RFC 3339, UTC).
     pub since: String,
-    /// Command of the holder.
+    /// Command.
     pub command: String,
     /// Whether the holder has begun to drain.
     pub draining: bool,
-    /// Problem of the holder's command: `hung: …` or `failing: …`; empty if there is none, or no health check.
+    /// Problem of its command: `hung: …` or `failing: …`; else empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub health: String,
-    /// Doorbell of the holder ([`Bell`] as text); empty if there is none.
+    /// Doorbell ([`Bell`] as text), or empty.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     pub bell: String,
-    /// Results of one-time tasks. Each store keeps them in its own way.
+    /// Results, kept in each store's own way.
     #[serde(skip)]
     pub once: TaskLog,
 }
@@ -89,17 +88,15 @@ impl Record {
 }
 
 impl Record {
-    /// Sets what the holder reports: its drain, and its command's health.
     pub(super) fn tell(&mut self, drains: bool, health: String) {
-        // Never back to false: a later write still reports the drain.
+        // A later write still reports the drain.
         self.draining |= drains;
         self.health = health;
     }
 }
 
-/// Cuts the longest of these texts by a quarter, to make room; `false` if all are empty.
-// By a quarter: a control character takes six bytes in JSON, so the text's length does not tell that of the
-// JSON.
+/// Cuts the longest text by a quarter; `false` if all are empty.
+// A control character takes six bytes in JSON, so lengths do not tell how much to cut.
 pub(super) fn cut_longest<const N: usize>(texts: [&mut String; N]) -> bool {
     let longest = texts.into_iter().max_by_key(|text| text.len());
     let Some(text) = longest.filter(|text| !text.is_empty()) else {

@@ -1,14 +1,11 @@
-//! At most N holders: one store made of N, of which this instance holds one at a time.
+//! At most N holders: one store made of N, of which this instance holds one.
 //!
-//! `run` makes it for `--slots N`, and uses it through [`LeaseStore`]. The slots are the locks `NAME.0` to
-//! `NAME.N-1`, each with a fencing token and a record of its own. An instance begins at a random slot and looks
-//! at no more than four of them in one attempt (unless it makes only one): so instances spread over the slots,
-//! and none floods the store. It must never count two slots as held, nor forget what an unanswered attempt may
-//! have obtained.
+//! The slots are the locks `NAME.0` to `NAME.N-1`, each with its own fencing token and record. An instance
+//! begins at a random slot. It looks at no more than four in one attempt, unless it makes only one: so none
+//! floods the store. It must never hold two slots, nor forget what an unanswered attempt may have obtained.
 //!
-//! It wakes no instance. The kernel hands a file's lock to a waiter, and a waiter at every slot would be handed
-//! locks that it does not want: each would be missing until it is given back. So a file with slots is polled,
-//! like a blob.
+//! It wakes no instance. The kernel hands a file's lock to a waiter. One that waits at every slot would get
+//! locks that it does not want, each missing until it is given back. So slots are polled.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::io;
@@ -26,24 +23,20 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 use trafficcop_core::{Bell, Failure, Grant, HolderInfo};
 
-// Slots that one attempt looks at: if a hundred instances each looked at a hundred slots every two seconds, a
-// storage account would answer 503.
+// If a hundred instances each looked at a hundred slots every two seconds, a storage account would answer 503.
 const LOOKS: usize = 4;
-// Time limit for undoing one slot's unclear attempt: the rest is remembered, and one slot that hangs must not
-// cost the looks at the others.
+// A slot that hangs must not cost the looks at the others.
 const UNDO: Duration = Duration::from_secs(1);
 
-/// Opens the store of a slot. It may block, and runs in a thread of its own except for the first.
+/// Opens the store of a slot. It may block, and has its own thread except for the first.
 pub type Opener = dyn Fn(u32) -> Result<Arc<dyn LeaseStore>, Failure> + Send + Sync;
 
-/// Store of N locks, of which this instance is to hold one.
+/// Store of N locks.
 pub struct Slots {
-    /// Name of the lock without a slot.
     base: String,
     names: Vec<String>,
     lease: Option<Duration>,
     looks: usize,
-    /// Slot that was looked at first.
     first: u32,
     open: Arc<Opener>,
     jobs: BlockingJobs,
@@ -51,29 +44,25 @@ pub struct Slots {
 }
 
 struct State {
-    // Slots that were looked at. The others are not even open: each would cost a descriptor, and a file created
-    // on a disk.
+    // Opening the other slots would cost descriptors, and create files.
     stores: BTreeMap<u32, Arc<dyn LeaseStore>>,
     next: u32,
     held: Option<u32>,
-    // Whether this attempt looks first at slots that it may hold already. Every other attempt looks there last,
-    // because a slot that never answers must not keep it from the others.
+    // Whether this attempt begins with slots that it may hold. Every other attempt ends with them: one that
+    // never answers must not keep it from the others.
     own_first: bool,
-    // Slots that this instance may hold without knowing it. A forgotten one would be out of reach until its
-    // lease ends.
+    // Slots that this instance may hold. A forgotten one would be out of reach until its lease ends.
     perhaps: BTreeSet<u32>,
-    /// Holders of the other slots, as last seen.
     holders: BTreeMap<u32, HolderInfo>,
     /// Slots whose trouble was reported and has not ended.
     told: BTreeSet<u32>,
 }
 
 impl Slots {
-    /// Makes slots beside `lock`: `NAME.0` and so on. Opens one of them (on a local disk it is created).
-    /// Synchronous, for the time before there are threads.
+    /// Makes slots beside `lock`, and opens one of them. Synchronous, for the time before there are threads.
     ///
     /// # Errors
-    /// If that one cannot serve as a lock, or the last one's name would be too long.
+    /// If that one cannot be a lock, or the last one's name would be too long.
     pub fn open(
         lock: Arc<dyn NamedLock>,
         count: u32,
@@ -81,7 +70,7 @@ impl Slots {
     ) -> Result<Slots, OpenError> {
         // If the longest name is valid, all are.
         lock.slot(count - 1)?;
-        // At random: many instances that start together would all try slot 0 first.
+        // At random: instances that start together would all try slot 0 first.
         let first = fastrand::u32(0..count);
         let open = move |slot| lock.slot(slot)?.open(&competitor);
         let store = open(first)?;
@@ -89,11 +78,10 @@ impl Slots {
         Ok(Slots::over(count, first, store, open))
     }
 
-    /// Makes a store of `count` slots that `open` opens; `store` is that of slot `first`. The stores' names end
-    /// with a dot and the number of their slot.
+    /// Makes a store of `count` slots; `store` is that of `first`. Their names end with a dot and the number.
     ///
     /// # Panics
-    /// If there is no such slot as `first`.
+    /// If `first` is no slot.
     #[must_use]
     pub fn over(count: u32, first: u32, store: Arc<dyn LeaseStore>, open: Arc<Opener>) -> Slots {
         assert!(first < count, "slot {first} of {count}");
@@ -120,7 +108,7 @@ impl Slots {
         }
     }
 
-    /// Makes each attempt look at all slots: for an instance that makes only one.
+    /// Makes each attempt look at all slots.
     #[must_use]
     pub fn looking_at_all(mut self) -> Slots {
         self.looks = self.count();
@@ -135,12 +123,12 @@ impl Slots {
         self.names.len()
     }
 
-    /// Chooses the slots of this attempt: those that it may hold, and the next in turn.
+    /// Chooses this attempt's slots: those that it may hold, and the next in turn.
     fn choose(&self) -> Vec<u32> {
         let mut state = self.state();
         state.own_first = !state.own_first;
         if let Some(left) = state.held.take() {
-            // A lost lease runs out by itself. A look at its slot finds what is left of it.
+            // A lost lease runs out by itself; a look finds what is left of it.
             state.perhaps.insert(left);
             state.own_first = true;
         }
@@ -163,7 +151,6 @@ impl Slots {
         chosen
     }
 
-    /// Returns the store of a slot, and opens it if it is not open yet.
     async fn store(&self, slot: u32, give_up_at: Instant) -> Result<Arc<dyn LeaseStore>, Failure> {
         if let Some(store) = self.state().stores.get(&slot) {
             return Ok(Arc::clone(store));
@@ -173,7 +160,7 @@ impl Slots {
         let name = &self.names[slot as usize];
         let store = opened
             .map_err(|_stalled| transient(format!("{name}: it could not be opened in time")))??;
-        // The tenure's rules were made for the first slot's lease, and hold for all of them.
+        // The tenure's rules were made for the first slot's lease.
         if store.info().lease != self.lease {
             return Err(fatal(format!(
                 "{name}: it lies on another kind of mount than the other slots"
@@ -186,15 +173,14 @@ impl Slots {
     /// Tries one slot. After an error this instance holds nothing of it, unless it stays in `perhaps`.
     async fn try_slot(&self, slot: u32, give_up_at: Instant) -> Result<Grant, Failure> {
         let store = self.store(slot, give_up_at).await?;
-        // Note it before sending: this call can be dropped at any await.
+        // Before sending: this call can be dropped at any await.
         self.state().perhaps.insert(slot);
         let failure = match store.acquire(give_up_at).await {
             Ok(grant) => {
                 let mut state = self.state();
                 state.perhaps.remove(&slot);
                 state.held = Some(slot);
-                // The next tenure tries the same slot first: a command that keeps something by its
-                // TRAFFICCOP_SLOT finds it again.
+                // For a command that keeps something by its TRAFFICCOP_SLOT.
                 state.next = slot;
                 state.holders.clear();
                 return Ok(grant);
@@ -208,7 +194,7 @@ impl Slots {
             state.holders.insert(slot, holder.clone());
             return Err(failure);
         }
-        // Undo it before trying the next slot: otherwise this instance could hold two, one of them unknowingly.
+        // Before trying the next slot: otherwise this instance could hold two.
         let limit = give_up_at.min(Instant::now() + UNDO);
         if is_settled(&store.release(limit).await) {
             self.state().perhaps.remove(&slot);
@@ -216,26 +202,24 @@ impl Slots {
         Err(failure)
     }
 
-    /// Reports trouble with one slot, once, where the others hide it.
     fn tell(&self, slot: u32, failure: &Failure) {
         if self.state().told.insert(slot) {
             tracing::warn!("slot {slot} is not available: {failure}; trying the others");
         }
     }
 
-    /// Merges the slots' holders into one, which is the same as long as they are.
+    /// Merges the slots' holders into one.
     fn holder_info(&self, draining: bool) -> HolderInfo {
         let state = self.state();
         let names = state.holders.values().filter_map(|one| one.holder.clone());
         let names: Vec<String> = names.collect();
-        // If only some are looked at in turn, the list would change with every look.
+        // If only some are looked at, the list would change with every look.
         let all = self.count() <= LOOKS && !names.is_empty();
         HolderInfo {
             holder: all.then(|| names.join(", ")),
             draining,
             expires: state.holders.values().filter_map(|one| one.expires).min(),
-            // The bell of one holder, for as long as it is there. Standbys that began at different slots listen
-            // to different holders.
+            // Standbys that began at different slots listen to different holders.
             bell: self.attended(&state.holders),
             polls_as_ever: true,
             ..HolderInfo::default()
@@ -269,7 +253,7 @@ impl LeaseStore for Slots {
     }
 
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
-        // One after another: of two that are granted together one would have to be given back.
+        // Of two granted together one would have to be given back.
         let (mut seen, mut draining) = (false, false);
         let mut troubles: Vec<(u32, Failure)> = Vec::new();
         for (nth, slot) in self.choose().into_iter().enumerate() {
@@ -293,7 +277,7 @@ impl LeaseStore for Slots {
                 }
             }
         }
-        // "Held" would end an instance that does not wait, with a slot perhaps left held in the store.
+        // "Held" would end an instance that does not wait, perhaps with a slot left held.
         let open = !self.state().perhaps.is_empty();
         if seen && !open {
             for (slot, failure) in &troubles {
@@ -323,7 +307,7 @@ impl LeaseStore for Slots {
         let ours: Vec<(u32, Arc<dyn LeaseStore>)> = {
             let mut state = self.state();
             if let Some(held) = state.held.take() {
-                // Until the store confirms it: the next release asks again, or the next attempt finds it.
+                // Until the store confirms it.
                 state.perhaps.insert(held);
             }
             let stores = &state.stores;
@@ -331,7 +315,7 @@ impl LeaseStore for Slots {
             ours.filter_map(|slot| Some((*slot, Arc::clone(stores.get(slot)?))))
                 .collect()
         };
-        // All at once: each may take its whole time if the store does not answer.
+        // Each may take its whole time if the store does not answer.
         let replies = ours.iter().map(|(slot, store)| async move {
             let reply = store.release(give_up_at).await;
             if is_settled(&reply) {
@@ -340,7 +324,7 @@ impl LeaseStore for Slots {
             reply
         });
         let mut replies = futures::future::join_all(replies).await;
-        // Report a slot that was taken away: no later call does. The others stay in `perhaps`.
+        // Report a slot that was taken away: no later call does.
         replies.sort_by_key(|reply| !matches!(reply, Err(Failure::Lost { .. })));
         replies.into_iter().collect()
     }
@@ -368,7 +352,6 @@ impl LeaseStore for Slots {
         }
         let any = self.state().stores.values().next().cloned();
         let any = any.map(|store| store.orphan_release()).transpose()?;
-        // This instance holds no lock of it.
         Ok(OrphanRelease {
             descriptor: None,
             release_info: any.and_then(|any| any.release_info),
@@ -382,7 +365,7 @@ pub fn path_of(base: &Path, slot: u32) -> PathBuf {
     beside(base, format!(".{slot}"))
 }
 
-/// Whether a release is settled: nothing is held any more, and no request is left to make.
+/// Whether nothing is held, and no request is left to make.
 fn is_settled(reply: &Result<(), Failure>) -> bool {
     matches!(reply, Ok(()) | Err(Failure::Lost { .. }))
 }

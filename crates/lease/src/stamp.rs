@@ -1,11 +1,10 @@
-//! Stamps that a waiting instance leaves when it ends, for the next one on this machine: which version it saw
-//! last, and since when.
+//! Stamps that a waiting instance leaves for the next one on this machine: which version it saw last, and since
+//! when.
 //!
 //! An instance that looks once (`-n`, a line of cron) never watches for a whole lease. Without stamps, ten
-//! machines that look once a minute would never take over after a holder's machine died. A stamp is of this
-//! machine's clock in the same boot, so it counts as if one process had continued. Only this user can write
-//! it. Called by `store`. It must never believe a stamp of another boot, clock or user, nor one of a version
-//! that only has the same number: a lock that was made anew begins at 1 again.
+//! machines that look once a minute would never take over from a dead holder. It must never believe a stamp of
+//! another boot, clock or user. Nor may a version's number alone count: a lock that was made anew begins at 1
+//! again.
 
 use std::fs::{self, DirBuilder, OpenOptions};
 use std::io::{Read as _, Write as _};
@@ -18,24 +17,22 @@ use trafficcop_core::machine::procfs;
 use trafficcop_core::observed::Version;
 use trafficcop_core::util::{check, ours_in};
 
-// Ending of a stamp's name; unfinished ones have more after it.
+// An unfinished stamp's name has more after it.
 const STAMP: &str = ".seen";
 
-/// Version, with what tells it from one of the same number in another chain.
+/// Version, with a fingerprint that tells its chain from another.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Stamped {
     pub(super) version: Version,
-    /// One line of text.
     pub(super) fingerprint: String,
 }
 
-/// Returns the stamp of this version of the lock at `path`, if a credible one exists.
 pub(super) fn find(runtime: &Option<PathBuf>, path: &Path, of: &Stamped) -> Option<Instant> {
     find_in(&directory(runtime.as_deref())?, path, of)
 }
 
 fn find_in(directory: &Path, path: &Path, of: &Stamped) -> Option<Instant> {
-    // Check the opened file, not its name, which can be another file by then.
+    // The name can be another file's by then.
     let mut options = OpenOptions::new();
     options
         .read(true)
@@ -52,7 +49,7 @@ fn find_in(directory: &Path, path: &Path, of: &Stamped) -> Option<Instant> {
         && words.next()? == of.fingerprint;
     let stamp = words.next().filter(|_| same)?.parse().ok()?;
     let stamp = Instant::from_nanos(stamp);
-    // From the future, it is of another clock, and would prolong the wait beyond a lease.
+    // One from the future would prolong the wait beyond a lease.
     (stamp <= Instant::now()).then_some(stamp)
 }
 
@@ -64,7 +61,7 @@ pub(super) fn leave(
     stamp: Instant,
     within: Duration,
 ) {
-    // In a thread: the process is about to end, and that directory may hang, too.
+    // In a thread: the process is about to end, and the directory may hang.
     let (runtime, path) = (runtime.clone(), path.to_owned());
     let (done, wait) = std::sync::mpsc::channel();
     let started = std::thread::Builder::new()
@@ -89,8 +86,7 @@ fn leave_in(directory: &Path, path: &Path, of: &Stamped, stamp: Instant) -> Opti
         of.fingerprint,
         stamp.as_nanos()
     );
-    // Renamed: a reader finds the old stamp or the new one. No fsync: it is worth nothing after the next
-    // boot.
+    // A reader finds the old stamp or the new one. No fsync: it is worth nothing after a boot.
     let whole = directory.join(name(path));
     let part = directory.join(format!("{}.{:08x}", name(path), fastrand::u32(..)));
     let mut options = OpenOptions::new();
@@ -106,21 +102,21 @@ fn leave_in(directory: &Path, path: &Path, of: &Stamped, stamp: Instant) -> Opti
     written.ok()
 }
 
-/// Removes stamps that are older than a monthly job's pause, and unfinished ones.
+/// Removes stamps, finished or not, that are older than a monthly job's pause.
 fn sweep(directory: &Path) {
     const KEPT: Duration = Duration::from_secs(40 * 24 * 60 * 60);
     for path in ours_in(directory, "", fs::Metadata::is_file) {
         let age = fs::metadata(&path).and_then(|found| found.modified());
         let name = path.file_name().unwrap_or_default();
         let is_stamp = name.to_string_lossy().contains(STAMP);
-        // Both times are the wall clock's: a stamp removed too early costs its lock one lease of waiting.
+        // By the wall clock: a stamp removed too early costs one lease of waiting.
         if is_stamp && age.is_ok_and(|at| at.elapsed().is_ok_and(|age| age > KEPT)) {
             let _ = fs::remove_file(path);
         }
     }
 }
 
-/// Identifies the clock of stamps: this boot's, in this time namespace.
+/// Identifies the stamps' clock.
 fn clock() -> Option<String> {
     // Every boot restarts CLOCK_BOOTTIME, and a time namespace shifts it.
     let boot = procfs::text("/proc/sys/kernel/random/boot_id").ok()?;
@@ -149,7 +145,7 @@ fn directory(runtime: Option<&Path>) -> Option<PathBuf> {
 }
 
 fn is_private(found: &fs::Metadata) -> bool {
-    // A forged stamp could pretend that a lease was watched to its end, and cause a take-over.
+    // A forged stamp could pretend that a lease was watched to its end.
     found.uid() == nix::unistd::geteuid().as_raw() && found.mode() & 0o022 == 0
 }
 

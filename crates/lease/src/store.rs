@@ -1,9 +1,6 @@
-//! [`LeaseStore`], the trait of every store; [`release_orphaned`], which the guardian calls after the
-//! supervisor's death; and [`NamedLock`], which opens a lock by its name.
+//! Traits of a store and of a lock's name, and the guardian's [`release_orphaned`].
 //!
-//! Each store implements both traits, and has a line where locks are parsed. The drivers, `run`, the library's
-//! face and the commands call them. A store decides nothing: the core decides what an error means for the
-//! tenure. A store gets no request before it is opened.
+//! A store decides nothing: the core decides what an error means.
 
 use std::ffi::OsString;
 use std::future::pending;
@@ -24,41 +21,37 @@ use super::{SharedMemory, blob, file, helper, shared_file, slots};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Failure, Grant, Outcome};
 
-/// Properties of a store, for the drivers' rules and for people.
+/// Properties of a store.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct StoreInfo {
-    /// Address of the lock for people and for `TRAFFICCOP_LOCK`; never contains a secret.
+    /// Address of the lock, without a secret.
     pub name: String,
-    /// Slot that this instance holds, from 0; for `TRAFFICCOP_SLOT`. Meaningless without control.
+    /// Slot that this instance holds, from 0.
     pub slot: u32,
-    /// Start of the present run's period (RFC 3339, UTC), if the task has periods.
+    /// Start of the run's period (RFC 3339, UTC), if there are periods.
     pub period: Option<String>,
-    /// Length of a grant or renewal. `None`: no deadline; the lock lasts while any process has its descriptor
-    /// open. Constant.
+    /// Length of a grant; constant. `None`: the lock lasts while any process has its descriptor open.
     pub lease: Option<Duration>,
-    /// Whether [`LeaseStore::until_free`] wakes this instance when the lock is available; otherwise it polls.
-    /// Constant.
+    /// Whether [`LeaseStore::until_free`] wakes this instance, which otherwise polls. Constant.
     pub wakes: bool,
 }
 
 /// Change that a holder makes to its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum RecordUpdate {
-    /// The holder has begun to drain. Best effort: an error is only logged.
+    /// The drain has begun. Best effort.
     Draining {
-        /// Problem of its command, as in [`RecordUpdate::Health`].
+        /// Problem, as in [`RecordUpdate::Health`].
         health: String,
     },
-    /// Problem of the holder's command, for people: `hung: …` or `failing: …`; empty when it is over. Best
-    /// effort, at most once in a health check's interval. A store may leave it to a renewal that writes the
-    /// record anyway.
+    /// Problem of the command: `hung: …` or `failing: …`; empty when it is over. Best effort: a renewal may
+    /// write it later.
     Health(String),
-    /// Outcome of a one-time task's run.
+    /// Outcome of a one-time task.
     Outcome(Outcome),
 }
 
 impl RecordUpdate {
-    /// Names the update, for a store's errors.
     pub(crate) fn doing(&self) -> &'static str {
         match self {
             RecordUpdate::Draining { .. } => "announcing the drain",
@@ -68,65 +61,61 @@ impl RecordUpdate {
     }
 }
 
-/// Means to end a lease with its orphaned tree; empty where the lease just runs out.
+/// Means to end an orphaned lease; empty where it runs out.
 #[derive(Debug, Default)]
 pub struct OrphanRelease {
-    /// Duplicate of the lock's descriptor. Guardian and command keep it open, so that the lock lives exactly as
-    /// long as the tree.
+    /// Duplicate of the lock's descriptor: the lock lives as long as guardian and command keep it open.
     pub descriptor: Option<OwnedFd>,
-    /// Text by which [`release_orphaned`] gives the lease back. At most 2048 bytes, no secret in it.
+    /// Text for [`release_orphaned`]: at most 2048 bytes, without a secret.
     pub release_info: Option<Vec<u8>>,
 }
 
 /// Lock in a store, as one instance competes for it.
 ///
-/// All methods may overlap, except that `acquire`, `renew` and `release` never overlap each other. Every method
-/// returns [`Failure::Transient`] past its time limit (`give_up_at`). If the reply to an `acquire` or `release`
-/// was lost, the next call repeats it with the same lease id.
+/// Methods may overlap, except `acquire`, `renew` and `release` with each other. Past its time limit
+/// (`give_up_at`) a method returns [`Failure::Transient`]. If the reply to an `acquire` or `release` was lost,
+/// the next call repeats it with the same lease id.
 #[async_trait]
 pub trait LeaseStore: Send + Sync {
-    /// Returns the store's name and properties. With slots the name differs in every tenure.
+    /// Returns the properties. With slots the name differs in every tenure.
     fn info(&self) -> StoreInfo;
 
-    /// Acquires the lock if a look shows it free, then raises the fencing token and writes the record under the
-    /// lease.
+    /// Acquires the lock if it is free, raises the fencing token and writes the record under the lease.
     ///
-    /// For a one-time task it also looks at the results: before, and again under the lease.
+    /// It looks at a one-time task's results first, and again under the lease.
     ///
     /// # Errors
     /// `Held` if another instance has it, `AlreadyDone` if the task is done. After any error this instance
     /// holds nothing: the next `release` undoes an ambiguous acquire, or the next `acquire` recognises it.
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure>;
 
-    /// Checks whether there is anything to compete for, without competing. Without a one-time task there always
-    /// is.
+    /// Checks, without competing, whether a task is left to do.
     ///
     /// # Errors
-    /// `AlreadyDone` if the task is over; otherwise those of `acquire`, except `Held`.
+    /// `AlreadyDone` if it is over; otherwise those of `acquire`, except `Held`.
     async fn look_for_result(&self, _give_up_at: Instant) -> Result<(), Failure> {
         Ok(())
     }
 
-    /// Renews the lease. The caller stamped `t0` before the call; a store without leases is never asked.
+    /// Renews the lease, which the store must have. The caller stamps `t0` before.
     ///
     /// # Errors
     /// `Lost` if the lease is definitely gone; `Transient` for every doubt.
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Gives the lease back, or undoes what an interrupted or ambiguous `acquire` may have obtained; otherwise
-    /// does nothing.
+    /// Gives the lease back, or undoes what an ambiguous `acquire` may have obtained.
     ///
     /// # Errors
-    /// `Transient` if the store did not confirm it; the lease then runs out by itself. `Lost` if this instance
-    /// had the lease and none of its own requests can have given it back.
+    /// `Transient` if the store did not confirm it: the lease then runs out. `Lost` if the lease was taken
+    /// away, not given back by a request of this instance.
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Changes the record under the lease; after doubt the caller repeats the same outcome. May overlap a
+    /// Changes the record under the lease. After doubt the caller repeats the same outcome. May overlap a
     /// renewal, never a release.
     ///
     /// # Errors
-    /// `Lost` if the lease is gone; the outcome may still be recorded, but only if an earlier attempt was in
-    /// doubt. `Fatal` for an outcome without a task.
+    /// `Lost` if the lease is gone; an earlier attempt in doubt may have recorded the outcome. `Fatal` for an
+    /// outcome without a task.
     async fn update_record(&self, update: RecordUpdate, _: Instant) -> Result<(), Failure> {
         match update {
             RecordUpdate::Draining { .. } | RecordUpdate::Health(_) => Ok(()),
@@ -137,17 +126,18 @@ pub trait LeaseStore: Send + Sync {
         }
     }
 
-    /// Resolves when the lock is available, for a store that [`StoreInfo::wakes`]; otherwise never.
+    /// Resolves when the lock is available, if [`StoreInfo::wakes`].
     async fn until_free(&self) {
         pending().await
     }
 
-    /// Ends competing, and leaves what it knows to the next process of this user.
+    /// Ends competing, and informs this user's next process.
     async fn leave(&self, _give_up_at: Instant) {}
 
-    /// Returns what the guardian needs to give back the lease. Ask again after every successful `acquire`: the
-    /// store may have opened its file anew. The answer before the first one also holds between tenures, for
-    /// what an attempt has just obtained.
+    /// Returns the guardian's means to give the lease back.
+    ///
+    /// Ask again after every successful `acquire`: the store may have opened its file anew. The first answer
+    /// also holds between tenures, for what an attempt has just obtained.
     ///
     /// # Errors
     /// Those of dup(2). Without the descriptor the caller must not start a process.
@@ -156,10 +146,9 @@ pub trait LeaseStore: Send + Sync {
     }
 }
 
-/// Gives back a lease as [`OrphanRelease::release_info`] says. The guardian calls it after the supervisor's
-/// death, once the tree is empty.
+/// Gives back a lease, in the guardian, once the tree is empty.
 pub fn release_orphaned(release_info: &[u8]) {
-    // Chosen by the text and not by a store: the guardian was forked before there was one.
+    // By the text: the guardian was forked before there was a store.
     if shared_file::is_release(release_info) {
         shared_file::execute_release();
     } else if helper::is_release(release_info) {
@@ -169,32 +158,30 @@ pub fn release_orphaned(release_info: &[u8]) {
     }
 }
 
-/// Makes memory that later forks share, if the system has any.
+/// Makes memory that later forks share, if it can.
 pub type MakeMemory = fn() -> Option<Arc<dyn SharedMemory>>;
 
-/// Instance that competes for a lock, and its terms.
+/// Instance that competes, and its terms.
 #[derive(Clone)]
 pub struct Competitor {
     /// Identity for the record.
     pub candidate: Candidate,
-    /// Length of a lease, where the lock has one.
+    /// Length of a lease.
     pub lease: Duration,
-    /// One-time task, if there is one.
+    /// One-time task.
     pub task: Option<Task>,
-    /// Memory that tells the guardian what to release; without it a shared drive's lease runs out.
+    /// Memory for the guardian, without which a shared drive's lease runs out.
     pub memory: Option<MakeMemory>,
-    /// Directory of this user that does not outlast the boot (`XDG_RUNTIME_DIR`), if there is one.
+    /// User's directory that does not outlast the boot (`XDG_RUNTIME_DIR`).
     pub runtime: Option<PathBuf>,
-    /// Promise of the operator that exactly one of two machines makes a directory on the lock's drive, whatever
-    /// its file system.
+    /// Promise that `mkdir` is exclusive on the drive, whatever its file system.
     pub mkdir_is_exclusive: bool,
-    /// Whether a first attempt without network may run in the caller's thread: the process has one thread yet,
-    /// and nothing else to do.
+    /// Whether a first attempt without network may run in the caller's thread.
     pub in_place: bool,
 }
 
 impl Competitor {
-    /// Returns a competitor with only what every store needs.
+    /// Returns a competitor with the required fields.
     #[must_use]
     pub fn new(candidate: Candidate, lease: Duration) -> Competitor {
         Competitor {
@@ -215,7 +202,7 @@ impl Competitor {
 pub enum OpenError {
     /// Error of a blob.
     Blob(#[from] blob::OpenError),
-    /// Error of a file on a local disk.
+    /// File on a local disk.
     File(#[from] file::OpenError),
     /// Relative path without a working directory.
     Io(#[from] io::Error),
@@ -231,58 +218,57 @@ impl From<OpenError> for Failure {
     }
 }
 
-/// Lock by its name, from which its store and its inspector are made.
+/// Lock by its name.
 pub trait NamedLock: Send + Sync {
     /// Returns the range of lease lengths.
     fn leases(&self) -> RangeInclusive<Duration> {
         Duration::ZERO..=Duration::MAX
     }
 
-    /// Returns the host of the service that keeps it, if there is one.
+    /// Returns the host of its service.
     fn host(&self) -> Option<String> {
         None
     }
 
-    /// Whether a holder can ring for its standbys. Where the kernel wakes them, none listens.
+    /// Whether a holder can ring for its standbys; the kernel's waiters do not listen.
     fn rings(&self) -> bool {
         true
     }
 
-    /// Logs warnings about a lock that is kept here.
+    /// Logs warnings about this lock.
     fn warn(&self) {}
 
-    /// Names the variables with the store's credentials, which `--no-credentials` keeps from the command.
+    /// Names the variables with credentials, which `--no-credentials` hides.
     fn hides(&self) -> Vec<OsString> {
         Vec::new()
     }
 
-    /// Opens the store that competes for it.
+    /// Opens the store.
     ///
     /// # Errors
     /// If this cannot be a lock.
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, OpenError>;
 
-    /// Returns the lock of a slot, beside this one: `NAME.SLOT`.
+    /// Returns the lock of a slot: `NAME.SLOT`.
     ///
     /// # Errors
     /// If the name becomes too long.
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, OpenError>;
 
-    /// Makes the inspector, which looks without competing.
+    /// Makes the inspector.
     ///
     /// # Errors
     /// As [`NamedLock::open`].
     fn inspector(&self) -> Result<Box<dyn Inspector>, OpenError>;
 }
 
-/// Returns the lock at this path, with so many slots. `shared` keeps it as on a shared drive, whatever the path
-/// lies on.
+/// Returns the lock at this path. `shared` keeps it as on a shared drive, wherever the path lies.
 ///
 /// # Errors
 /// If it is not known what the path lies on.
 pub fn at_path(path: &Path, shared: bool, slots: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
-    // Ask about the slots, not about their common name, where no file lies: a lock on the server's own disk
-    // says in its file that it is shared. Ask about all: each is begun by the instance that gets it first.
+    // Ask about each slot: the common name has no file. On the server's own disk only the file shows that the
+    // lock is shared.
     let names: Vec<PathBuf> = match slots {
         1 => vec![path.to_owned()],
         _ => (0..slots).map(|slot| slots::path_of(path, slot)).collect(),
@@ -306,7 +292,7 @@ mod tests {
         let path = dir.path().join("sem");
         let leases = |slots| at_path(&path, false, slots).unwrap().leases();
         assert_eq!(leases(3), Duration::ZERO..=Duration::MAX);
-        // A client of this disk's server began it: it got that slot first.
+        // A client of this disk's server got that slot first.
         std::fs::create_dir(dir.path().join("sem.2.versions")).unwrap();
         assert_ne!(leases(3), Duration::ZERO..=Duration::MAX);
         assert_eq!(leases(2), Duration::ZERO..=Duration::MAX);

@@ -1,5 +1,4 @@
-//! [`VersionRecord`]: the record of a version as bytes. A shared drive has it in the version's own file and, as
-//! the hint, in the lock's path; a helper's store has it as the text of its entry.
+//! Record of a version as bytes: a version's file, the hint in the lock's path, the text of a helper's entry.
 //!
 //! ```text
 //! trafficcop shared lock 1          which protocol is spoken here
@@ -7,8 +6,8 @@
 //! 9f3c…                             its check
 //! ```
 //! The hint is padded to a fixed width: a rewrite leaves nothing of the text before. A trafficcop that locks
-//! files by the kernel must not take it for its own (it goes by `"token":` and a number, which never occurs
-//! here). Bytes that are not whole must never count as a record.
+//! files by the kernel must not take it for its own: that has `"token":` and a number, which never occurs here.
+//! Bytes that are not whole must never count as a record.
 
 use std::time::Duration;
 
@@ -26,32 +25,26 @@ use trafficcop_core::{Failure, HolderInfo};
 /// First line of a lock's path, and of every record.
 pub(crate) const FIRST_LINE: &[u8] = b"trafficcop shared lock 1\n";
 
-/// Length of the hint, in bytes; no record is longer. Two pages: one more than the results may take.
+/// Length of the hint in bytes; no record is longer. Two pages: the results may take one.
 pub const WIDTH: usize = 8192;
 
-/// Meaning of a version.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
 pub(super) enum State {
-    /// The maker has control.
     Held,
-    /// The maker has control, and will soon give it back.
     Draining,
-    /// The maker has nothing any more.
     Released,
 }
 
-/// The record of a version.
+/// Record of a version.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionRecord {
     pub version: Version,
     pub(super) state: State,
-    /// Random number of the tenure.
     pub(super) nonce: u128,
     pub(super) lease: Duration,
-    /// Holder and start, fencing token, and results of one-time tasks.
     pub record: Record,
-    /// Whether there were unreadable results that no operator has forgotten yet.
+    /// Whether results were unreadable and no operator has forgotten them.
     pub unread: bool,
 }
 
@@ -59,11 +52,10 @@ pub struct VersionRecord {
 struct Json {
     version: Version,
     state: State,
-    // As text: many readers of JSON keep 53 bits of a number.
+    // As text: many JSON readers keep 53 bits of a number.
     nonce: String,
     lease_ms: u64,
-    // The fencing token: the version that began the tenure. Not called "token", by which a trafficcop that
-    // locks files by the kernel would take this for its own record.
+    // Fencing token: the version that began the tenure. "token" would mark a record of the kernel's locks.
     tenure: u64,
     holder: String,
     host: String,
@@ -74,7 +66,7 @@ struct Json {
     health: String,
     #[serde(default, skip_serializing_if = "String::is_empty")]
     doorbell: String,
-    /// Results as JSON in JSON: in here their `"token":` does not look like one.
+    /// JSON in JSON, which hides its `"token":`.
     #[serde(default, skip_serializing_if = "String::is_empty")]
     once: String,
     #[serde(default, skip_serializing_if = "std::ops::Not::not")]
@@ -82,7 +74,7 @@ struct Json {
 }
 
 impl VersionRecord {
-    /// Returns what other instances' decisions depend on.
+    /// Returns what others' decisions depend on.
     pub(super) fn claim(&self) -> Claim {
         Claim {
             nonce: self.nonce,
@@ -91,7 +83,6 @@ impl VersionRecord {
         }
     }
 
-    /// Makes the record of a version of a tenure, with its nonce and its lease.
     pub(super) fn new(
         version: Version,
         state: State,
@@ -111,8 +102,8 @@ impl VersionRecord {
 
     /// Whether an operator wrote it to break this tenure.
     pub(super) fn is_break_of(&self, ours: &Record) -> bool {
-        // An operator's record repeats the tenure that it ends, without the command. A take-over begins a
-        // tenure with its own number, which equals this one only if a server forgot this tenure's versions.
+        // An operator's record repeats the tenure without its command. A take-over's number equals this one
+        // only if a server forgot this tenure's versions.
         let theirs = &self.record;
         self.state == State::Held
             && theirs.token == ours.token
@@ -120,7 +111,7 @@ impl VersionRecord {
             && (&theirs.host, theirs.pid, &theirs.since) == (&ours.host, ours.pid, &ours.since)
     }
 
-    /// Returns the status of a lock with this version; `record` is `None` if it could not be read.
+    /// Returns the status with this version; `record` is `None` if unreadable.
     pub(super) fn status(
         name: String,
         lock: String,
@@ -151,10 +142,7 @@ impl VersionRecord {
         }
     }
 
-    /// Returns the version that breaks the tenure that was `seen`, and how long others wait then.
-    ///
-    /// # Errors
-    /// The reason why there is nothing to break.
+    /// Returns the version that breaks the tenure `seen`, and how long others wait then.
     pub(super) fn broken(
         self,
         seen: &Record,
@@ -174,7 +162,7 @@ impl VersionRecord {
                 true => State::Released,
                 false => State::Held,
             },
-            // Without the holder's nonce: its next renewal finds another's record, and knows that it lost.
+            // Not the holder's nonce: its next renewal must find that it lost.
             nonce: fresh_nonce(),
             lease: if after.is_zero() { self.lease } else { after },
             record: Record {
@@ -189,9 +177,6 @@ impl VersionRecord {
     }
 
     /// Returns the version after `read`, without the chosen results that were `shown`.
-    ///
-    /// # Errors
-    /// The result of forgetting, if there is nothing to write; `Fatal` if a holder must not be overruled.
     pub(super) fn without(
         read: Option<VersionRecord>,
         lock: &str,
@@ -199,13 +184,14 @@ impl VersionRecord {
         shown: &TaskLog,
         force: bool,
     ) -> Result<Result<VersionRecord, ResetResult>, Failure> {
-        // Without a record that can be read, an instance may hold it.
+        // Without a readable record, an instance may hold it.
         let Some(mut free) = read.filter(|read| read.state == State::Released) else {
             // A version with other results would end the holder's tenure.
             return match force {
                 false => Ok(Err(ResetResult::Held)),
                 true => Err(fatal(format!(
-                    "{lock}: its holder has the results in memory, so they cannot be forgotten now: end the holder first"
+                    "{lock}: its holder has the results in memory, so they cannot be forgotten now: \
+                     end the holder first"
                 ))),
             };
         };
@@ -221,7 +207,7 @@ impl VersionRecord {
         }))
     }
 
-    /// Encodes the record in at most [`WIDTH`] bytes. Cuts texts that are too long, the longest first.
+    /// Encodes in at most [`WIDTH`] bytes; cuts the longest texts first.
     pub fn encode(&self) -> Vec<u8> {
         let mut line = Json {
             version: self.version,
@@ -252,7 +238,7 @@ impl VersionRecord {
             if bytes.len() <= WIDTH {
                 return bytes;
             }
-            // All texts: any that was read (`reset` writes it again) can be longer than what trafficcop writes.
+            // `reset` writes again what it read, of any length.
             let cut = cut_longest([
                 &mut line.command,
                 &mut line.holder,
@@ -262,21 +248,21 @@ impl VersionRecord {
                 &mut line.doorbell,
             ]);
             if !cut {
-                // Never silently: a task of which nothing is known is done again.
+                // Never silently: a task without a result is done again.
                 line.once.clear();
                 line.unread = true;
             }
         }
     }
 
-    /// Encodes the record as the hint, padded with blanks to the width.
+    /// Encodes the hint, padded with blanks.
     pub fn encode_hint(&self) -> Vec<u8> {
         padded(self.encode())
     }
 
-    /// Decodes the bytes of [`VersionRecord::encode`], whatever follows; `None` if they are others.
+    /// Decodes the record at the beginning; `None` if there is none.
     pub fn decode(bytes: &[u8]) -> Option<VersionRecord> {
-        // Check the text before parsing it: a torn record can be good JSON.
+        // Before parsing: a torn record can be good JSON.
         let mut lines = bytes.strip_prefix(FIRST_LINE)?.split(|byte| *byte == b'\n');
         let (text, said) = (lines.next()?, lines.next()?);
         if check(text).as_bytes() != said {
@@ -309,14 +295,12 @@ impl VersionRecord {
     }
 }
 
-/// Makes a nonce for one tenure.
-// From the system's randomness: of two machines that draw the same, each would take the other's versions for
-// its own. A generator seeded by the clock draws the same on two that start alike.
+// From the system's randomness: of two machines with one nonce, each would take the other's versions for its
+// own. Seeded by clocks, machines that start alike draw the same.
 pub(super) fn fresh_nonce() -> u128 {
     azure_core::Uuid::new_v4().as_u128()
 }
 
-/// Returns what a version tells people and waiting instances.
 pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) -> HolderInfo {
     let some = |text: &String| Some(text.clone()).filter(|text| !text.is_empty());
     let Some(record) = record else {
@@ -333,7 +317,7 @@ pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) 
         since: some(&record.record.since).map(Into::into),
         expires: due,
         bell: record.record.bell.parse().ok().map(Box::new),
-        // A standby that looks less often takes over later: it counts from the last renewal that it saw.
+        // A standby counts from the last renewal that it saw: looking less often, it would take over later.
         polls_as_ever: true,
         foreign: None,
     }

@@ -1,8 +1,6 @@
-//! Acquires control: looks, creates what is missing, acquires under an id of its own, and writes the record
-//! under the lease.
+//! Acquires control, and writes the record under the lease.
 //!
-//! [`LeaseStore::acquire`](crate::LeaseStore::acquire) calls it. It can be dropped at any await: it notes what
-//! it may obtain before it sends the request.
+//! It can be dropped at any await: it notes what it may obtain before it sends the request.
 
 use std::sync::atomic::Ordering;
 use std::time::Duration;
@@ -19,7 +17,7 @@ use trafficcop_core::budget::LATE;
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::{Failure, Grant, HolderInfo};
 
-// Longer than any instance's attempt takes from acquiring to its record.
+// Longer than any attempt takes from its acquire to its record.
 const SIGNED_WITHIN: Duration = Duration::from_secs(10);
 
 impl Blob {
@@ -27,7 +25,7 @@ impl Blob {
         self.lock.account.tell();
         let (id, spent) = self.begin();
         if let Some(spent) = spent {
-            // This lease may be what shuts everyone out: release it once more, without a long wait.
+            // Release it once more, without a long wait.
             let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
             spent.unclear.store(true, Ordering::Relaxed);
             match self.client.release(&spent.id, limit).await {
@@ -36,8 +34,7 @@ impl Blob {
                 Err(_) => {}
             }
         }
-        // Look first: a standby polls every two seconds, and a refused acquire tells neither the holder nor
-        // whether the task is done.
+        // Look first: a refused acquire tells neither the holder nor whether the task is done.
         let (view, is_new) = self.look_or_create(give_up_at).await?;
         self.check(&view.metadata)?;
         self.hear(view.date);
@@ -46,8 +43,8 @@ impl Blob {
         if view.lease == LeaseState::Free {
             self.state().seen_free = view.etag.clone().map(|etag| (etag, None));
         }
-        // Acquire a leased blob, too, if an earlier acquire was not answered: the lease may be this instance's,
-        // and the service grants it again under the same id.
+        // After an unanswered acquire the lease may be this instance's: the service grants it again under the
+        // same id.
         if view.lease != LeaseState::Free && !self.may_be_ours() {
             return Err(Failure::Held(self.holder_info(&view)));
         }
@@ -58,19 +55,19 @@ impl Blob {
         let etag = match self.client.acquire(&id, self.seconds, give_up_at).await {
             Ok((etag, date)) => {
                 self.prove(Operation::Acquire);
-                // The date under the lease decides which period a run belongs to.
+                // Under the lease, the date decides the run's period.
                 self.hear(date);
                 etag
             }
             Err(error) => {
                 if error.is_refusal() {
-                    // This request obtained nothing; one before it may still arrive.
+                    // An earlier request may still arrive.
                     self.state().perhaps = earlier;
                 }
                 return Err(self.not_acquired(&error, &view));
             }
         };
-        // The earlier view counts only if no write came before the lease began.
+        // Only if no write came before the lease began.
         let known = Some(view).filter(|view| view.etag.is_some() && view.etag == etag);
         match self.sign(&id, known, is_new, give_up_at).await {
             Ok(held) => {
@@ -82,18 +79,18 @@ impl Blob {
                 Ok(Grant { t0, token, failed })
             }
             Err(failure) => {
-                // A lease without a record has no token: kept, it would shut everyone out for nothing.
+                // Without a record it has no token, and would keep out others for nothing.
                 self.undo(&id, give_up_at).await;
                 Err(failure)
             }
         }
     }
 
-    /// Begins or continues a series of attempts. Returns its id, and a lease whose release is unanswered.
+    /// Returns this series' id, and a lease whose release is unanswered.
     fn begin(&self) -> (String, Option<Spent>) {
         let mut state = self.state();
         if state.held.take().is_some() {
-            // A lost lease runs out by itself; an acquire under its id must not revive it.
+            // A lost lease runs out; an acquire must not revive it.
             state.proposed = None;
             state.perhaps = None;
         }
@@ -101,18 +98,16 @@ impl Blob {
         (id, state.spent.clone())
     }
 
-    /// Whether an acquire of this series was sent whose lease, however late, may still last.
     fn may_be_ours(&self) -> bool {
         let perhaps = self.state().perhaps;
-        // A request can arrive late: the lease may have begun after this instance gave up waiting.
+        // A request can arrive late.
         perhaps.is_some_and(|sent| Instant::now() < sent + self.config.lease + LATE)
     }
 
-    /// Implements [`LeaseStore::look_for_result`](crate::LeaseStore::look_for_result).
     pub(super) async fn check_result(&self, give_up_at: Instant) -> Result<(), Failure> {
         let view = match self.client.look(None, give_up_at).await {
             Ok(view) => view,
-            // A missing blob has no result, and a competitor creates it.
+            // A missing blob has no result.
             Err(error) => match error.code() {
                 Some("BlobNotFound" | "ContainerNotFound") => return Ok(()),
                 _ => return Err(self.failure(&error, Operation::Look)),
@@ -123,7 +118,7 @@ impl Blob {
         self.check_task(&view.metadata)
     }
 
-    /// Returns the view of the blob, and whether it came into being just now.
+    /// Returns the view of the blob, and whether it is new.
     async fn look_or_create(&self, give_up_at: Instant) -> Result<(View, bool), Failure> {
         let error = match self.client.look(None, give_up_at).await {
             Ok(view) => {
@@ -156,8 +151,7 @@ impl Blob {
         Ok((view, true))
     }
 
-    /// Creates the blob, and its container if that is missing. Returns the ETag unless another instance was
-    /// faster.
+    /// Creates the blob and a missing container. Returns the ETag unless another instance was faster.
     async fn create(
         &self,
         container_first: bool,
@@ -179,7 +173,6 @@ impl Blob {
             let page_blob = self.lock.page_blob;
             match self.client.create_blob(page_blob, give_up_at).await {
                 Ok(etag) => return Ok(etag),
-                // Another instance was faster, and perhaps holds it already.
                 Err(error) if is_there(&error) => return Ok(None),
                 Err(error) => match error.code() {
                     Some("ContainerNotFound") if !container_missing => container_missing = true,
@@ -192,7 +185,7 @@ impl Blob {
         ))
     }
 
-    /// Refuses a token that cannot be read, because it cannot be raised.
+    /// Refuses an unreadable token, which cannot be raised.
     fn check(&self, metadata: &Metadata) -> Result<(), Failure> {
         match &metadata.broken_token {
             Some(token) => Err(fatal(format!(
@@ -202,7 +195,7 @@ impl Blob {
                 self.name
             ))),
             None => {
-                // If the blob is deleted and made anew, its count is lost; this instance's goes on.
+                // If the blob is made anew, its count is lost; this instance's goes on.
                 let seen = metadata.record.as_ref().map_or(0, |record| record.token);
                 let mut state = self.state();
                 state.floor = state.floor.max(seen);
@@ -211,7 +204,7 @@ impl Blob {
         }
     }
 
-    /// Returns the holder. A lease without an end is another program's, which the record does not name.
+    /// Returns the holder. The record does not name another program, whose lease has no end.
     fn holder_info(&self, view: &View) -> HolderInfo {
         let foreign = match view.lease {
             LeaseState::Endless => format!(
@@ -231,8 +224,8 @@ impl Blob {
         }
     }
 
-    /// Whether the record is still the one seen beside a free lease. Nothing is known for a while after the
-    /// lease was first seen taken: its holder writes within the attempt that acquires.
+    /// Whether the record is still the one seen beside a free lease, long after a holder would have written its
+    /// own.
     fn is_unsigned(&self, view: &View) -> bool {
         match self.state().seen_free.as_mut() {
             Some((etag, taken)) if view.etag.as_ref() == Some(etag) => {
@@ -242,7 +235,7 @@ impl Blob {
         }
     }
 
-    /// Warns once of a blob that has data: while it is leased, its other writers are refused.
+    /// Warns once of a blob with data.
     async fn warn_of_data(&self, view: &View, give_up_at: Instant) {
         if self.data_is_told.swap(true, Ordering::Relaxed) {
             return;
@@ -283,8 +276,8 @@ impl Blob {
         let since = to_rfc3339(&OffsetDateTime::now_utc());
         let mut known = known;
         let mut written: Option<Held> = None;
-        // Write on the ETag that was read: another tool may write until the lease began, and a token read
-        // before that could be given out twice.
+        // On the ETag that was read: another tool may write until the lease began, and a token could be given
+        // out twice.
         loop {
             let view = match known.take() {
                 Some(view) => view,
@@ -299,7 +292,7 @@ impl Blob {
             if let Some(held) =
                 written.take_if(|held| view.metadata.record.as_ref() == Some(&held.record))
             {
-                // Only the reply to this write was lost.
+                // Only the reply was lost.
                 return Ok(Held {
                     etag: view.etag,
                     ..held
@@ -307,7 +300,7 @@ impl Blob {
             }
             self.check(&view.metadata)?;
             self.check_task(&view.metadata)?;
-            // Without a token the metadata may have been replaced, and with it a token greater than 1.
+            // Without a token the metadata may have been replaced, and a token greater than 1 with it.
             let begins = view.metadata.record.is_none() && !is_new;
             let least = if begins { self.service_seconds() } else { 0 };
             let warns = begins && view.is_used;
@@ -345,7 +338,9 @@ impl Blob {
                     drop(state);
                     if warns {
                         tracing::warn!(
-                            "{} has been written to and has no fencing token: another program replaced its metadata; tokens continue from {token}, and the results of --once are lost: let no other program write to this blob",
+                            "{} has been written to and has no fencing token: another program replaced its metadata; \
+                             tokens continue from {token}, and the results of --once are lost: \
+                             let no other program write to this blob",
                             self.name
                         );
                     }
@@ -353,8 +348,7 @@ impl Blob {
                 }
                 Err(error) => {
                     written = Some(held);
-                    // Another program wrote, or this write was carried out without an answer: read at once,
-                    // without a pause.
+                    // Another program wrote, or this write went unanswered: read at once.
                     if error.code() != Some("ConditionNotMet") {
                         self.again(&error, Operation::Record, stop_at).await?;
                     } else if Instant::now() >= stop_at {
@@ -369,7 +363,6 @@ impl Blob {
         u64::try_from(self.clock.date().unix_timestamp()).unwrap_or(0)
     }
 
-    /// Waits a little before the next try; fails if there is to be none.
     async fn again(
         &self,
         error: &ServiceError,
@@ -383,7 +376,7 @@ impl Blob {
             )));
         }
         let failure = self.failure(error, operation);
-        // Shorter than a poll: until the record is written the lease runs and serves no purpose.
+        // Shorter than a poll: without its record the lease serves no purpose.
         let pause = match &failure {
             Failure::Transient { retry_after, .. } => {
                 Duration::from_millis(300).max(retry_after.unwrap_or_default())
@@ -397,7 +390,6 @@ impl Blob {
         Ok(())
     }
 
-    /// Gives back a lease whose record could not be written.
     async fn undo(&self, id: &str, give_up_at: Instant) {
         // Nothing was started under it, so it does not matter who has it now.
         let spent = Spent::new(id.to_owned(), false);
@@ -416,11 +408,11 @@ impl Blob {
     }
 }
 
-/// Returns the warning for a lock's blob that has data.
+/// Returns the warning for a blob with data.
 pub fn data_warning(name: &str, bytes: u64) -> String {
     format!(
-        "{name} has {bytes} bytes of data: other writers are refused while the lock is held; if that is data that is in \
-         use, name another blob"
+        "{name} has {bytes} bytes of data: other writers are refused while the lock is held; if that is data that is \
+         in use, name another blob"
     )
 }
 

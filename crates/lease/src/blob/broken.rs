@@ -1,7 +1,6 @@
-//! Rest of a lease of this instance that was broken.
+//! Rest of this instance's broken lease, after a refused renewal.
 //!
-//! The store asks for it after a refused renewal. It must never take the next holder's lease for this
-//! instance's.
+//! It must never take the next holder's lease for this instance's.
 
 use std::time::Duration;
 
@@ -13,22 +12,18 @@ use trafficcop_core::clock::Instant;
 impl Blob {
     /// Returns the end of a breaking lease; `None`: another instance may have it already.
     ///
-    /// Between the look and the question the next holder may come. The ETag protects it once its record is
-    /// written. In the one round trip before, its lease would break and it would drain: a tenure lost, no
-    /// overlap.
-    ///
-    /// # Errors
-    /// If the service did not answer.
+    /// The next holder may come between the look and the question. Its ETag protects it once its record is
+    /// written. In the round trip before, its lease would break: a tenure lost, no overlap.
     pub(super) async fn rest_of_breaking(
         &self,
         give_up_at: Instant,
     ) -> Result<Option<Instant>, ServiceError> {
-        // Every moment spent here the command may run without control.
+        // Meanwhile the command may run without control.
         let limit = give_up_at.min(Instant::now() + Duration::from_secs(1));
         let mut tenure = None;
         for _ in 0..LOOKS {
             match self.rest_by_a_look(&mut tenure, limit).await {
-                // This instance wrote in between, or the next holder: the next look tells.
+                // This instance or the next holder wrote.
                 Err(error) if error.code() == Some("ConditionNotMet") => {}
                 said => return said,
             }
@@ -36,7 +31,7 @@ impl Blob {
         Ok(None)
     }
 
-    /// Looks once. `tenure` is the token of the first look; another token is the next holder's.
+    /// Looks once. `tenure` is the first look's token; another is the next holder's.
     async fn rest_by_a_look(
         &self,
         tenure: &mut Option<Option<u64>>,
@@ -60,8 +55,8 @@ impl Blob {
             Err(error) if is_gone(&error) => return Ok(None),
             Err(error) => return Err(error),
         };
-        // In whole seconds and "approximate": count one less, and never more than a lease. Count from before
-        // the question: the answer may have been under way for a second.
+        // In whole seconds and "approximate": count one less. Count from before the question: the answer may
+        // have taken a second.
         let rest = rest
             .min(self.config.lease)
             .checked_sub(Duration::from_secs(1));

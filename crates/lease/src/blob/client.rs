@@ -1,7 +1,6 @@
 //! Exchanges with the blob service, one method each.
 //!
-//! The blob store calls them. They must never retry, and never take an answer for the service's that lacks what
-//! the service always sends.
+//! They must never retry, nor accept an answer that lacks what the service always sends.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -22,8 +21,7 @@ use super::metadata::{self, Metadata};
 use trafficcop_azure::{API_VERSION, ServiceError, header, limited, of_the_service};
 use trafficcop_core::clock::Instant;
 
-// Blobs on a page of a listing. Each can have 8 KiB of metadata: the default page of 5000 could be 40 MB, too
-// much for the time of one request.
+// Each blob of a page can have 8 KiB of metadata. The default of 5000 could be 40 MB, too much for one request.
 const PAGE: i32 = 200;
 
 /// State of a blob's lease.
@@ -33,7 +31,7 @@ pub enum LeaseState {
     Free,
     /// Leased.
     Leased,
-    /// Leased without an end by another program: trafficcop never does that.
+    /// Leased by another program, without an end.
     Endless,
     /// Broken, and still keeping others out.
     Breaking,
@@ -45,24 +43,23 @@ pub struct View {
     pub lease: LeaseState,
     pub etag: Option<String>,
     pub(super) metadata: Metadata,
-    /// The service's clock, in seconds of the Unix epoch.
+    /// Seconds of the Unix epoch.
     pub date: Option<u64>,
-    /// Whether the blob was written after its creation, or has content.
+    /// Whether it was written after its creation, or has content.
     pub(super) is_used: bool,
-    /// Bytes of content.
     pub content: u64,
-    /// Whether it is a page blob, which has its length from its creation: the content can be all zeros.
+    /// Whether it is a page blob, whose content can be all zeros from its creation.
     pub(super) is_page_blob: bool,
 }
 
-/// The official clients for one blob.
+/// Official clients for one blob.
 pub struct BlobApi {
     pub(super) blob: BlobClient,
     pub(super) container: BlobContainerClient,
 }
 
 impl BlobApi {
-    /// Makes the clients; sends nothing. The URLs may contain a secret.
+    /// Makes the clients; sends nothing.
     pub fn new(
         blob: Url,
         container: Url,
@@ -84,7 +81,7 @@ impl BlobApi {
         })
     }
 
-    /// Reads the blob's properties; with `lease`, only if that lease is active.
+    /// Reads the blob's properties; with `lease`, only if it is active.
     pub async fn look(
         &self,
         lease: Option<&str>,
@@ -100,9 +97,8 @@ impl BlobApi {
         }
     }
 
-    /// Returns the refusal of a HEAD, which has no body, with the reason from the answer to a GET.
+    /// Returns the reason for a refused HEAD, which has no body, from a GET.
     async fn reason_of(&self, error: ServiceError, give_up_at: Instant) -> ServiceError {
-        // The other codes say enough.
         if !error.needs_a_reason() {
             return error;
         }
@@ -112,10 +108,7 @@ impl BlobApi {
         }
     }
 
-    /// Returns the bytes of data in the blob. Asks the service which pages of a page blob were written.
-    ///
-    /// # Errors
-    /// Those of that request.
+    /// Returns the bytes of data; 0 for a page blob without a written page.
     pub async fn data(&self, view: &View, give_up_at: Instant) -> Result<u64, ServiceError> {
         if view.content == 0 || !view.is_page_blob {
             return Ok(view.content);
@@ -131,7 +124,6 @@ impl BlobApi {
         Ok(if is_written { view.content } else { 0 })
     }
 
-    /// Lists the container's blobs whose names begin with `prefix`: name, lease, metadata.
     pub(super) async fn list(
         &self,
         prefix: &str,
@@ -167,7 +159,7 @@ impl BlobApi {
         Ok(found)
     }
 
-    /// Creates the blob unless it exists. Returns its ETag.
+    /// Creates the blob unless it exists; returns its ETag.
     pub async fn create_blob(
         &self,
         page_blob: Option<u64>,
@@ -180,8 +172,7 @@ impl BlobApi {
                 let answer = limited(give_up_at, client.create(size, Some(options))).await?;
                 Ok(etag_of(answer.headers()))
             }
-            // If-None-Match: only one of many competitors makes the blob, and none replaces one that bears a
-            // token.
+            // One competitor makes the blob, and none replaces one that bears a token.
             None => {
                 let options = BlockBlobClientUploadOptions::default().if_not_exists();
                 let client = self.blob.block_blob_client();
@@ -199,7 +190,7 @@ impl BlobApi {
             .map(drop)
     }
 
-    /// Acquires the lease under the proposed id. Returns the blob's ETag and the service's clock.
+    /// Acquires the lease; returns the blob's ETag and the service's clock.
     pub async fn acquire(
         &self,
         id: &str,
@@ -217,7 +208,7 @@ impl BlobApi {
         Ok((etag_of(headers), moment(headers, "date")))
     }
 
-    /// Renews the lease. Returns the blob's ETag, which a renewal does not change.
+    /// Renews the lease; returns the ETag, which a renewal does not change.
     pub async fn renew(
         &self,
         id: &str,
@@ -234,7 +225,7 @@ impl BlobApi {
         of_the_service(answer.headers())
     }
 
-    /// Writes the metadata under the lease; with `etag`, only if no write came since. Returns the new ETag.
+    /// Writes the metadata under the lease, if no write came since `etag`; returns the new ETag.
     pub async fn set_metadata(
         &self,
         id: &str,
@@ -252,8 +243,7 @@ impl BlobApi {
         Ok(etag_of(answer.headers()))
     }
 
-    /// Asks for the rest of a breaking lease, by a break without a period, which changes nothing. The ETag
-    /// protects a lease whose holder has written since.
+    /// Asks for the rest of a breaking lease: a break without a period changes nothing.
     pub async fn rest_of_breaking(
         &self,
         etag: &str,
@@ -262,8 +252,8 @@ impl BlobApi {
         self.break_lease(None, Some(etag), give_up_at).await
     }
 
-    /// Breaks any lease on the blob, after `period` seconds or at its end; with `etag`, only if no write came
-    /// since. Returns how long it still keeps others out.
+    /// Breaks any lease, after `period` seconds or at its end, if no write came since `etag`. Returns how long
+    /// it keeps others out.
     pub async fn break_lease(
         &self,
         period: Option<u8>,
@@ -333,7 +323,6 @@ fn is_page_blob(headers: &Headers) -> bool {
     header(headers, "x-ms-blob-type") == Some("PageBlob")
 }
 
-/// Returns the time in a header, in seconds of the Unix epoch.
 fn moment(headers: &Headers, name: &'static str) -> Option<u64> {
     let at = azure_core::time::parse_rfc7231(header(headers, name)?).ok()?;
     u64::try_from(at.unix_timestamp()).ok()
@@ -343,7 +332,7 @@ fn moment(headers: &Headers, name: &'static str) -> Option<u64> {
 fn bears(headers: &Headers, id: &str) -> Result<(), ServiceError> {
     match header(headers, "x-ms-lease-id") {
         Some(theirs) if theirs.trim().eq_ignore_ascii_case(id) => Ok(()),
-        // Doubt, neither yes nor loss: an answer that a proxy mixed up tells nothing about this lease.
+        // Doubt: an answer that a proxy mixed up tells nothing about this lease.
         Some(_) => Err(ServiceError::Silence(
             "unknown: the answer has another lease id".to_owned(),
         )),

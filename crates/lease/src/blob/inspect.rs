@@ -1,8 +1,7 @@
-//! Looks at a blob's lock without competing for it, lists a container's locks, breaks a lease, and forgets
-//! results of one-time tasks.
+//! Looks at blobs' locks, and intervenes in them.
 //!
-//! The commands call it. A break changes only that lease. Forgetting must never write without a lease of its
-//! own, so that no instance can have begun, or be about to; nor write anything but the results.
+//! A break changes only that lease. Forgetting writes only the results, under its own lease: no instance can
+//! have begun, or be about to.
 
 use std::time::Duration;
 
@@ -21,16 +20,16 @@ use trafficcop_azure::{Account, Operation, ServiceError};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-// Looks while the holder writes: at the start of a tenure or a drain, and with a result.
+// The holder writes at the start of a tenure or a drain, and with a result.
 pub(super) const LOOKS: usize = 3;
-// Pause between tries to forget while a broken lease lasts: shorter than a poll, or a standby is always first.
+// Shorter than a poll, or a standby is always first.
 const AGAIN: Duration = Duration::from_millis(250);
-// Lease for forgetting, in case this process dies with it: the shortest there is.
+// The shortest lease, in case this process dies with it.
 const SECONDS: i32 = 15;
 /// Longest lease with an end, and longest break, in seconds.
 const LONGEST: u8 = 60;
 
-/// Inspector of a blob or, for a listing, of a container and a prefix.
+/// Inspector of a blob, or of a container and a prefix.
 pub struct BlobInspector {
     target: Target,
     address: String,
@@ -42,7 +41,7 @@ impl BlobInspector {
     /// Makes the clients; sends nothing.
     ///
     /// # Errors
-    /// An address that the official client refuses.
+    /// If the official client refuses the address.
     pub fn open(target: Target, account: &Account) -> Result<BlobInspector, OpenError> {
         let account = account.clone();
         let (address, client) = super::connect(&target, &account)?;
@@ -54,7 +53,7 @@ impl BlobInspector {
         })
     }
 
-    /// Maps an error of a look. A missing container is as likely as not a mistyped name.
+    /// A missing container may be a mistyped name.
     fn unseen(&self, error: &ServiceError, operation: Operation) -> Failure {
         match error.code() {
             Some("ContainerNotFound") => fatal(format!(
@@ -75,21 +74,20 @@ impl BlobInspector {
         }
     }
 
-    /// Forgets under a lease of its own; `Held` while another instance has one.
     async fn forget_now(
         &self,
         tasks: &Tasks,
         shown: &TaskLog,
         give_up_at: Instant,
     ) -> Result<ResetResult, Failure> {
-        // Proposed here, so that it can be given back even if the answer was lost.
+        // Chosen here, to give it back even after a lost answer.
         let id = fresh_lease_id();
         if let Err(error) = self.client.acquire(&id, SECONDS, give_up_at).await {
             return match error.code() {
                 _ if is_taken(&error) => Ok(ResetResult::Held),
                 Some("BlobNotFound" | "ContainerNotFound") => Ok(ResetResult::Nothing),
                 _ => {
-                    // It may have succeeded nevertheless, and would shut everyone out for its time.
+                    // It may have succeeded, and would shut everyone out.
                     if !error.is_refusal() {
                         self.give_back(&id, give_up_at).await;
                     }
@@ -111,7 +109,7 @@ impl BlobInspector {
     ) -> Result<ResetResult, Failure> {
         let view = self.client.look(Some(id), give_up_at).await;
         let view = view.map_err(|error| self.failure(&error, Operation::Look))?;
-        // Writing the record would put a number in its place, and the token could go back.
+        // Writing the record would replace it by a number, and the token could go back.
         if let Some(token) = &view.metadata.broken_token {
             return Err(fatal(format!(
                 "the metadata trafficcop_token of {} is '{token}', not a number: correct it first",
@@ -127,7 +125,7 @@ impl BlobInspector {
             Ok(Metadata { others, .. }) => others.into_iter().collect(),
             Err(nothing) => return Ok(nothing),
         };
-        // Only the lease's owner writes under it; the ETag guards against a lease that ran out meanwhile.
+        // The ETag guards against a lease that ran out meanwhile.
         let etag = view.etag.as_deref();
         let written = self.client.set_metadata(id, etag, &metadata, give_up_at);
         match written.await {
@@ -164,7 +162,7 @@ impl Inspector for BlobInspector {
         let name = self.target.title();
         match self.client.look(None, give_up_at).await {
             Ok(view) => {
-                // Only a page blob needs this request, and its failure must not hide the rest.
+                // Its failure must not hide the rest.
                 let data = self.client.data(&view, give_up_at).await.unwrap_or(0);
                 let version = view.etag;
                 let seen = status(
@@ -210,12 +208,12 @@ impl Inspector for BlobInspector {
         period: Option<u8>,
         _by: &str,
     ) -> Result<Broken, Failure> {
-        // Break on the ETag of what was shown: a break cannot name a lease, so the record identifies the
-        // tenure. Its token recognises a holder that wrote meanwhile.
+        // A break cannot name a lease: the ETag of what was shown protects every other. The record's token
+        // recognises a holder that wrote meanwhile.
         let tenure = |seen: &LockStatus| seen.record.as_ref().map(|record| record.token);
         let shown = tenure(&seen);
-        // No lease of trafficcop lasts longer, and a shorter rest counts. Without a period the service would
-        // end another program's endless lease at once.
+        // No lease of trafficcop lasts longer. Without a period the service would end another program's endless
+        // lease at once.
         let period = period.or(Some(LONGEST));
         for _ in 0..LOOKS {
             let limit = Instant::now() + REQUEST;
@@ -252,7 +250,7 @@ impl Inspector for BlobInspector {
         if !force {
             return self.forget_now(tasks, &shown, limit()).await;
         }
-        // Without a period: the holder has until the end of its lease to stop its command.
+        // The holder can stop its command before its lease ends.
         let rest = match self.break_lease(seen, None, "").await? {
             Broken::Within(rest) => rest,
             Broken::Free => Duration::ZERO,
@@ -261,7 +259,6 @@ impl Inspector for BlobInspector {
         let give_up_at = Instant::now() + rest + REQUEST;
         loop {
             match self.forget_now(tasks, &shown, limit()).await? {
-                // The broken lease still lasts, or another instance was faster.
                 ResetResult::Held if Instant::now() < give_up_at => {
                     tokio::time::sleep(AGAIN).await;
                 }
@@ -300,10 +297,6 @@ fn status(target: &Target, lock: String, lease: LeaseState, metadata: Metadata) 
     }
 }
 
-/// Returns the metadata without these results.
-///
-/// # Errors
-/// The result of forgetting, if there is nothing to write.
 fn without(
     mut metadata: Metadata,
     tasks: &Tasks,

@@ -1,7 +1,6 @@
-//! The lock record as a blob's metadata, beside other people's.
+//! Lock record as a blob's metadata.
 //!
-//! The blob store calls it. It must never drop a key of others, and never read a token that it does not
-//! understand as a smaller one.
+//! It must never drop a foreign key, nor read a token that it does not understand as a smaller one.
 
 use std::collections::{BTreeMap, HashMap};
 
@@ -25,23 +24,22 @@ const ONCE: &str = "trafficcop_once";
 const OURS: [&str; 9] = [
     TOKEN, HOLDER, HOST, PID, SINCE, COMMAND, DRAINING, HEALTH, BELL,
 ];
-// The service's limit for names and values together, in bytes.
+// Limit for names and values together, in bytes.
 const SERVICE: usize = 8192;
 const PREFIX: &str = "x-ms-meta-";
 
 /// Metadata of a blob.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Metadata {
-    /// The record, as far as it could be read.
+    /// Record, as far as it could be read.
     pub record: Option<Record>,
-    /// Fencing token that is no number, in printable characters.
+    /// Fencing token that is no number.
     pub broken_token: Option<String>,
     /// All other entries, unchanged.
     pub others: BTreeMap<String, String>,
 }
 
 impl Metadata {
-    /// Returns the results of one-time tasks that can be read.
     pub(super) fn task_log(&self) -> &TaskLog {
         static NOTHING: TaskLog = TaskLog::EMPTY;
         let record = self.record.as_ref();
@@ -53,7 +51,7 @@ impl Metadata {
     }
 }
 
-/// Reads metadata. Like the service, it ignores the case of keys.
+/// Reads metadata, whatever the case of its keys.
 pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     let mut metadata = Metadata::default();
     let mut ours: HashMap<String, String> = HashMap::new();
@@ -61,13 +59,12 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     for (key, value) in pairs {
         let lower = key.to_ascii_lowercase();
         if OURS.contains(&lower.as_str()) {
-            // A value that was not encoded is shown unchanged.
             let value = decode(value).unwrap_or_else(|| value.to_owned());
             ours.insert(lower, value);
         } else if let Some(task_log) = task_log(&lower, value) {
             once = Some(task_log);
         } else {
-            // Set Metadata replaces everything: the next write deletes what is not kept here.
+            // The next write deletes what is not kept here.
             metadata.others.insert(key.to_owned(), value.to_owned());
         }
     }
@@ -79,7 +76,7 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     let token = match token.trim().parse() {
         Ok(number) => number,
         Err(_) => {
-            // Reported, and not counted from 0: a resource would take an old holder's token for the newer one.
+            // Not counted from 0: a resource would take an old holder's token for the newer one.
             metadata.broken_token = Some(
                 token
                     .chars()
@@ -105,14 +102,14 @@ pub fn read<'a>(pairs: impl Iterator<Item = (&'a str, &'a str)>) -> Metadata {
     metadata
 }
 
-/// Returns the health of this tenure's command, which its token tells from that of an earlier tenure.
+/// Returns the health of the command, unless it is of an earlier tenure.
 fn of_tenure(token: u64, health: &str) -> &str {
     let of = health.split_once(' ');
     let of = of.filter(|(number, _)| number.parse() == Ok(token));
     of.map_or("", |(_, health)| health)
 }
 
-/// Reads results. Unreadable ones are kept unchanged, like other people's entries.
+/// Reads results. Unreadable ones are kept like foreign entries.
 fn task_log(key: &str, value: &str) -> Option<TaskLog> {
     (key == ONCE).then(|| TaskLog::parse(&decode(value)?))?
 }
@@ -121,10 +118,9 @@ pub(super) fn is_once(key: &str) -> bool {
     key.eq_ignore_ascii_case(ONCE)
 }
 
-/// Whether a blob has room for all: the service allows 8 KiB for names and values together.
 pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &TaskLog) -> bool {
     let text = encode(&once.text());
-    // Count the drain's announcement, too: a result that fits only before it would be lost.
+    // Count the drain's announcement: a result that fits only before it would be lost.
     let bare = Record {
         once: TaskLog::EMPTY,
         draining: true,
@@ -136,7 +132,6 @@ pub(super) fn fits(others: &BTreeMap<String, String>, record: &Record, once: &Ta
     text.len() <= ROOM && rest + PREFIX.len() + ONCE.len() + text.len() <= SERVICE
 }
 
-/// Returns the length as the service counts it.
 fn length(metadata: &HashMap<String, String>) -> usize {
     let pairs = metadata.iter();
     pairs
@@ -144,7 +139,7 @@ fn length(metadata: &HashMap<String, String>) -> usize {
         .sum()
 }
 
-/// Returns the metadata to write: the others' entries, and the record.
+/// Returns the metadata to write.
 pub fn write(others: &BTreeMap<String, String>, record: &Record) -> HashMap<String, String> {
     let mut metadata: HashMap<String, String> = others
         .iter()
@@ -162,20 +157,18 @@ pub fn write(others: &BTreeMap<String, String>, record: &Record) -> HashMap<Stri
         put(ONCE, &record.once.text());
     }
     put(DRAINING, if record.draining { "true" } else { "false" });
-    // Some proxies drop a header without a value, and a missing one reads as empty anyway.
+    // Some proxies drop an empty header.
     if !record.health.is_empty() {
         put(HEALTH, &format!("{} {}", record.token, record.health));
     }
     metadata.retain(|key, value| !value.is_empty() || !OURS.contains(&key.as_str()));
-    // Health is the only dispensable entry.
     if length(&metadata) > SERVICE {
         metadata.remove(HEALTH);
     }
     metadata
 }
 
-/// Percent-encodes what a header cannot carry unharmed: all but printable ASCII, `%`, and spaces at the ends,
-/// which are trimmed on the way.
+/// Percent-encodes what a header cannot carry: all but printable ASCII, `%`, and spaces at the ends.
 fn encode(value: &str) -> String {
     const HARMED: AsciiSet = CONTROLS.add(b'%');
     let mut text = utf8_percent_encode(value, &HARMED).to_string();

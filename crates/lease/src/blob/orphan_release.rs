@@ -1,7 +1,6 @@
 //! Gives the lease back after the supervisor's death, from the guardian.
 //!
-//! `prepare_orphan_release` runs before the guardian is forked, `release_orphaned` in the guardian when the
-//! tree is empty. It must never send anything except to the account that it was prepared with.
+//! It must never send anything except to the account that it was prepared with before the fork.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -15,22 +14,18 @@ use trafficcop_azure::{Account, ServiceClock};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::runtime::runtime;
 
-// Time limit in the guardian: a lease of 15 s has little more left by then, and what waits for the guardian
-// waits for this, too.
+// A lease of 15 s has little more left, and others wait for the guardian.
 const LIMIT: Duration = Duration::from_secs(10);
 
-// Inherited by the guardian at its fork: the account holds secrets, which go through no socket, environment or
-// file.
+// Inherited at the fork: the secrets go through no socket, environment or file.
 static PREPARED: OnceLock<Account> = OnceLock::new();
 
-/// Lease to release, without the account: no secret.
+/// Lease to release, without a secret.
 #[derive(Serialize, Deserialize)]
 pub(super) struct ReleaseInfo {
-    /// The blob's address without a query.
     pub(super) blob: String,
-    /// Id of the lease.
     pub(super) lease: String,
-    /// Time of the service's clock as the supervisor knew it, which dates the request.
+    /// Service's clock as the supervisor knew it, to date the request.
     #[serde(default)]
     pub(super) clock: Option<i64>,
 }
@@ -40,8 +35,7 @@ pub fn prepare_orphan_release(account: Account) {
     let _ = PREPARED.set(account);
 }
 
-/// Releases the lease that `release_info` names, within ten seconds. If that fails, the lease runs out by
-/// itself.
+/// Releases a lease within ten seconds; otherwise it runs out.
 pub(crate) fn release_orphaned(release_info: &[u8]) {
     if let Some(account) = PREPARED.get()
         && let Ok(runtime) = runtime()
@@ -61,19 +55,19 @@ pub async fn release_orphaned_with(account: &Account, release_info: &[u8]) {
     else {
         return;
     };
-    // A new client: two processes must not use the supervisor's connections.
+    // Two processes must not use the supervisor's connections.
     let account = account.in_another_process(ServiceClock::of_another(release_info.clock));
     let give_up_at = Instant::now() + LIMIT;
     let url = account.authorised(&blob);
     if let Ok(client) = BlobApi::new(url.clone(), url, &account.client_options()) {
-        // Not as a lease that was certainly held: here it is no news that another instance has it by now.
+        // Another instance may have it by now.
         let spent = Spent::new(release_info.lease, false);
         let _ = Blob::release_until(&client, &spent, give_up_at).await;
     }
 }
 
 fn is_within(endpoint: &Url, blob: &Url) -> bool {
-    // With the slash: /acct is not the beginning of /acct2. Signed requests go only to this account.
+    // /acct is not the beginning of /acct2.
     let base = endpoint.path().trim_end_matches('/');
     endpoint.origin() == blob.origin()
         && blob.username().is_empty()

@@ -1,5 +1,4 @@
-//! Requests that only `doctor` makes: the properties of service and container, and deleting a blob that is no
-//! lock.
+//! Requests that only `doctor` makes.
 
 use azure_core::http::headers::Headers;
 use azure_core::time::{OffsetDateTime, parse_rfc7231};
@@ -8,28 +7,28 @@ use super::client::{BlobApi, view};
 use trafficcop_azure::{ServiceError, header, limited, of_the_service};
 use trafficcop_core::clock::Instant;
 
-/// Properties of the service and the container.
+/// Properties of service and container.
 #[derive(Clone, Debug, Default)]
 pub struct Around {
-    /// Time of the service's clock.
+    /// Service's clock.
     pub date: Option<OffsetDateTime>,
     /// Name of the server.
     pub server: Option<String>,
     /// Whether the blob has versions.
     pub versioned: bool,
-    /// Reason why the container's blobs cannot be changed: a policy, or a legal hold.
+    /// Reason why its blobs cannot be changed.
     pub immutable: Option<&'static str>,
 }
 
 impl BlobApi {
-    /// Reads the blob's properties for `doctor`.
+    /// Reads the blob's properties.
     pub async fn look_around(&self, give_up_at: Instant) -> Result<Around, ServiceError> {
         let answer = limited(give_up_at, self.blob.get_properties(None)).await?;
         view(answer.headers())?;
         Ok(around(answer.headers()))
     }
 
-    /// Reads the container's properties for `doctor`.
+    /// Reads the container's properties.
     pub async fn look_at_container(&self, give_up_at: Instant) -> Result<Around, ServiceError> {
         let answer = limited(give_up_at, self.container.get_properties(None)).await?;
         of_the_service(answer.headers())?;

@@ -1,6 +1,6 @@
-//! Name of a blob: `CONTAINER/NAME` or a URL, by Azure's naming rules.
+//! Name of a blob: `CONTAINER/NAME` or a URL, by Azure's rules.
 //!
-//! The validation of arguments calls it. It must never show a URL's query: that is a secret.
+//! It must never show a URL's query: that is a secret.
 
 use std::fmt;
 
@@ -18,7 +18,7 @@ pub struct Target {
     url: Option<Url>,
 }
 
-/// Reason why a text names no blob, in one line.
+/// Reason why a text names no blob.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum TargetError {
     /// No name, or no container.
@@ -27,19 +27,19 @@ pub enum TargetError {
     /// Not a URL.
     #[error("the blob's URL cannot be read: {0}")]
     Url(String),
-    /// A URL with a query that is no SAS.
+    /// A query that is no SAS.
     #[error("the blob's URL has a query that is no SAS ('sig=' is missing): leave the query out")]
     Query,
-    /// The container's name is against the rules.
+    /// Bad container's name.
     #[error(
         "'{0}' cannot be a container: 3 to 63 lower-case letters, digits and single hyphens, \
          beginning and ending with a letter or digit (or $root)"
     )]
     Container(String),
-    /// The blob's name is against the rules.
+    /// Bad name.
     #[error("the blob's name {0}")]
     Name(&'static str),
-    /// The URL's address cannot be used.
+    /// Unusable address.
     #[error(transparent)]
     Account(#[from] AccountError),
 }
@@ -69,8 +69,7 @@ impl Target {
         })
     }
 
-    /// Reads the place to list: `CONTAINER`, `CONTAINER/PREFIX` or the URL of either. The name is the prefix,
-    /// and can be empty.
+    /// Reads the place to list: `CONTAINER`, `CONTAINER/PREFIX` or a URL of either.
     ///
     /// # Errors
     /// If it breaks Azure's rules for names.
@@ -94,20 +93,19 @@ impl Target {
         &self.container
     }
 
-    /// Returns the blob's name in the container.
+    /// Returns the blob's name.
     #[must_use]
     pub fn name(&self) -> &str {
         &self.name
     }
 
-    /// Returns the URL, if the blob was named by one: for [`trafficcop_azure::Account::find`]. May contain a
-    /// secret.
+    /// Returns the URL that named the blob, perhaps with a secret.
     #[must_use]
     pub fn url(&self) -> Option<&Url> {
         self.url.as_ref()
     }
 
-    /// Returns the blob beside this one: `NAME` followed by `suffix`.
+    /// Returns the blob `NAME` followed by `suffix`.
     ///
     /// # Errors
     /// If the name becomes too long.
@@ -120,8 +118,7 @@ impl Target {
         })
     }
 
-    /// Returns the command that ends another program's lease on this blob, named as the user did; `lock` is its
-    /// address.
+    /// Returns the command that ends another program's lease; `lock` is the blob's address.
     pub(super) fn how_to_break(&self, lock: &str) -> String {
         let name = match &self.url {
             Some(_) => lock.to_owned(),
@@ -136,7 +133,6 @@ impl Target {
         format!("{}/{}", self.container, self.name)
     }
 
-    /// Returns another blob in the same container, as the service named it.
     pub(super) fn named(&self, name: &str) -> Target {
         Target {
             name: name.to_owned(),
@@ -151,17 +147,17 @@ impl Target {
         url
     }
 
-    /// Returns the blob's address under `endpoint`.
+    /// Returns the blob's address.
     pub fn blob_url(&self, endpoint: &Url) -> Url {
         let mut url = self.container_url(endpoint);
-        // Encoded here: the URL type leaves a `%` unchanged, and `a%2Fb` would be another blob.
+        // The URL type leaves a `%` unchanged, and `a%2Fb` would be another blob.
         let path = format!("{}/{}", url.path(), encode(&self.name));
         url.set_path(&path);
         url
     }
 }
 
-/// Returns the decoded path below the account, and the URL if the text is one.
+/// Returns the decoded path below the account, and the URL if it is one.
 fn take_apart(text: &str) -> Result<(String, Option<Url>), TargetError> {
     if !text.contains("://") {
         return Ok((text.to_owned(), None));
@@ -233,7 +229,6 @@ fn encode(name: &str) -> String {
     utf8_percent_encode(name, &RESERVED).to_string()
 }
 
-/// Undoes percent-encoding; `None` if what comes out is not UTF-8.
 pub(super) fn decode(text: &str) -> Option<String> {
     let decoded = percent_decode_str(text).decode_utf8().ok()?;
     Some(decoded.into_owned())
@@ -330,7 +325,7 @@ mod tests {
             let Err(error) = said else {
                 panic!("{bad} was taken as {said:?}");
             };
-            // One line, whatever the input, and no secret in it.
+            // One line without a secret, whatever the input.
             let said = error.to_string();
             assert!(!said.contains("s3cret") && !said.contains('\n'), "{said}");
         }

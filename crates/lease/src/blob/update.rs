@@ -1,13 +1,11 @@
-//! Writes under the lease: the drain, the command's health, and the result of a one-time task, whose time is
-//! the service's `Date`.
+//! Writes under the lease: the drain, the command's health, and a one-time task's result.
 //!
-//! [`Blob`] calls it. A result is written on the condition that no write came since: so neither a late
-//! announcement nor the record of an earlier attempt can remove it.
+//! A result is written only if no write came since: neither a late announcement nor the record of an earlier
+//! attempt can remove it.
 //!
-//! A write needs the id of the lease, so the blob has this instance's last write, if that was answered.
-//! Otherwise a copy of this instance (on a machine that was cloned, or restored from a snapshot) is in control
-//! as well, and that is reported. The check costs no request. It must never take a write of this instance for
-//! another's.
+//! A write needs the lease's id, so the blob has this instance's last write, if that was answered. Otherwise a
+//! copy of this instance is in control as well, and that is reported. It must never take a write of this
+//! instance for another's.
 
 use super::metadata::{self, Metadata};
 use super::{Blob, Held, is_gone};
@@ -17,37 +15,39 @@ use trafficcop_azure::{Operation, ServiceError};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Failure, Outcome};
 
-// Rounds of one write after other writes came in between. One or two are this instance's own, with lost
-// answers; more mean a second writer, which would be fought for ever.
+// One or two other writes are this instance's own, with lost answers; more mean a second writer, which would be
+// fought for ever.
 const ROUNDS: usize = 4;
 
 impl Blob {
-    /// Takes the service's clock from an answer that came just now.
     pub(super) fn hear(&self, date: Option<u64>) {
         if let (Some(task), Some(date)) = (&self.task, date) {
             task.hear(date, Instant::now());
         }
     }
 
-    /// Checks whether there is anything to compete for.
     pub(super) fn check_task(&self, metadata: &Metadata) -> Result<(), Failure> {
         let Some(task) = &self.task else {
             return Ok(());
         };
-        // Refuse to run: --once must prevent that a task is done twice.
+        // A task must not be done twice.
         if metadata.has_unread_results() {
-            return Err(self.fatal("the metadata trafficcop_once of", "cannot be read, so it is not known which tasks are done: correct it, or remove it to run all tasks again"));
+            return Err(self.fatal(
+                "the metadata trafficcop_once of",
+                "cannot be read, so it is not known which tasks are done: \
+                 correct it, or remove it to run all tasks again",
+            ));
         }
         let result = task.result(metadata.task_log());
         result.map_or(Ok(()), |result| Err(Failure::AlreadyDone(result)))
     }
 
-    /// Begins a run, under the lease: decides its period, and checks that its result will find room.
+    /// Decides the run's period, and checks that its result will find room.
     pub(super) fn begin_task(&self, held: &Held) -> Result<(), Failure> {
         let Some(task) = &self.task else {
             return Ok(());
         };
-        // This machine's clock is no substitute: the machines of a fleet would not agree on the period.
+        // This machine's clock is no substitute: a fleet would not agree on the period.
         if task.lacks_the_time() {
             return Err(transient(
                 "the service's answers have no Date, so the present period is not known".into(),
@@ -60,13 +60,11 @@ impl Blob {
         Ok(())
     }
 
-    /// Returns how often the task had failed before in the present run's period.
     pub(super) fn failed(&self, held: &Held) -> u32 {
         let task = self.task.as_ref();
         task.map_or(0, |task| task.failed(&held.record.once))
     }
 
-    /// Writes that the holder drains, or its command's health.
     pub(super) async fn announce(
         &self,
         drains: bool,
@@ -89,13 +87,12 @@ impl Blob {
             if error.code() != Some("ConditionNotMet") || !unanswered {
                 return Err(error.doubt(Operation::Record));
             }
-            // An earlier write was carried out without an answer.
             self.reread(held, give_up_at).await?;
         }
         Err(again_and_again())
     }
 
-    /// Replaces the metadata. An error also tells whether a write before it was unanswered.
+    /// Replaces the metadata. An error also tells whether the write before was unanswered.
     async fn put(
         &self,
         held: &Held,
@@ -103,8 +100,8 @@ impl Blob {
         give_up_at: Instant,
     ) -> Result<(), (ServiceError, bool)> {
         let unanswered = self.begin_to_write();
-        // No other instance can write under this lease, so the known metadata is still there. The condition
-        // keeps a delayed request from undoing a later one.
+        // Only this instance writes under the lease. The condition keeps a delayed request from undoing a later
+        // one.
         let metadata = metadata::write(&next.others, &next.record);
         let etag = held.etag.as_deref();
         let written = self
@@ -138,7 +135,6 @@ impl Blob {
         Ok(known)
     }
 
-    /// Implements [`LeaseStore::update_record`](crate::LeaseStore::update_record).
     pub(super) async fn write_outcome(
         &self,
         outcome: &Outcome,
@@ -149,7 +145,7 @@ impl Blob {
         };
         let _alone = self.writing.lock().await;
         for _ in 0..ROUNDS {
-            // Read it in each round: the lease can be lost while an answer is under way.
+            // The lease can be lost while an answer is under way.
             let Some(held) = self.state().held.clone() else {
                 return Err(lost("there is no lease to record it under".to_owned()));
             };
@@ -168,10 +164,10 @@ impl Blob {
             if error.code() != Some("ConditionNotMet") {
                 return Err(error.doubt(Operation::Record));
             }
-            // A write of this instance came in between without an answer: perhaps the result itself.
+            // An unanswered write came in between: perhaps the result itself.
             let known = self.reread(held, give_up_at).await?;
             let done = task.is_noted(&known.record);
-            // This instance's result can only be there after an unanswered write.
+            // Only an unanswered write can have put it there.
             if done && unanswered {
                 return Ok(());
             }
@@ -185,7 +181,6 @@ impl Blob {
         Err(again_and_again())
     }
 
-    /// Updates the known metadata, unless the lease is another one by now.
     pub(super) fn replace_held(&self, known: Held) {
         let mut state = self.state();
         if let Some(held) = state.held.as_mut().filter(|held| held.id == known.id) {
@@ -211,17 +206,16 @@ fn again_and_again() -> Failure {
 }
 
 impl Held {
-    /// Returns the id, and the ETag that the blob has if only this instance writes.
+    /// Returns the id, and the blob's ETag if only this instance writes.
     pub(super) fn known(&self) -> (String, Option<String>) {
-        // After an unanswered write both ETags are possible, and neither proves anything.
+        // After an unanswered write both ETags are possible.
         let etag = self.etag.clone().filter(|_| !self.unanswered);
         (self.id.clone(), etag)
     }
 }
 
 impl Blob {
-    /// Notes that a write is sent, which may be carried out whatever the answer. Returns whether the one before
-    /// it was unanswered.
+    /// Notes that a write is sent, which may be carried out. Returns whether the one before was unanswered.
     pub(super) fn begin_to_write(&self) -> bool {
         let mut state = self.state();
         let held = state.held.as_mut();
@@ -236,16 +230,15 @@ impl Blob {
         if let Some(held) = &mut self.state().held {
             held.unanswered = unanswered;
         }
-        // The metadata was this instance's, and no write of its own can have changed it.
+        // No write of this instance can have changed the metadata.
         if error.code() == Some("ConditionNotMet") && !unanswered {
             self.tell_of_a_copy();
         }
     }
 
-    /// Compares the blob's ETag with the known one, and reports a copy if another instance wrote.
+    /// Reports a copy if the blob's ETag is not the known one.
     pub(super) fn compare(&self, known: &(String, Option<String>), etag: Option<String>) {
-        // A write may have been answered during this renewal: what was known when it was sent must still be
-        // known now.
+        // A write may have been answered during this renewal, and changed the ETag.
         let now = self.state().held.as_ref().map(Held::known);
         let is_ours = etag.is_none() || known.1.is_none() || etag == known.1;
         if !is_ours && now.as_ref() == Some(known) {
@@ -253,14 +246,16 @@ impl Blob {
         }
     }
 
-    /// Reports a copy of this instance, once: no other program knows the id of the lease.
+    /// Reports a copy once: no other program knows the lease's id.
     fn tell_of_a_copy(&self) {
         let mut state = self.state();
         let held = state.held.as_mut();
         if held.is_some_and(|held| !std::mem::replace(&mut held.copied, true)) {
             drop(state);
             tracing::warn!(
-                "{}: another instance writes under this lease: a copy of this machine (cloned, or restored from a snapshot) is in control as well, and both renew it: end one of the two",
+                "{}: another instance writes under this lease: a copy of this machine \
+                 (cloned, or restored from a snapshot) is in control as well, and both renew it: \
+                 end one of the two",
                 self.name
             );
         }

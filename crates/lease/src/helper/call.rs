@@ -1,7 +1,6 @@
-//! [`Helper`]: one call of a helper program, as a process group with limits and a deadline.
+//! One call of a helper program ([`Helper`]): a process group with limits and a deadline.
 //!
-//! Called by `chain`, `inspect` and `release`, in a thread that may wait. What the helper starts is killed with it;
-//! the guardian kills what is left of a call whose supervisor died.
+//! A call ends with all that it started; after the supervisor's death the guardian kills it.
 
 use std::ffi::{OsStr, OsString};
 use std::io::{ErrorKind, Read, Write};
@@ -24,23 +23,22 @@ use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::{AwaitedChild, lock, plain};
 
-/// Longest text of an entry, in bytes.
+/// Longest text, in bytes.
 const TEXT: usize = 64 * 1024;
 /// Longest tag, in bytes.
 const TAG: usize = 256;
-/// Length of the end of a helper's stderr that is kept for an error, in bytes.
+/// Bytes kept of a helper's stderr.
 const SAID: usize = 4096;
-/// Exit status of `put` where the tag did not hold.
+/// Exit status of `put` if the tag did not hold.
 const REFUSED: i32 = 4;
-/// The tag of an entry that does not exist.
+/// Tag of a missing entry.
 pub(super) const NONE: &str = "-";
-/// Where packages install helpers.
 const INSTALLED: &str = "/usr/share/trafficcop/stores";
 
-/// Finds the program of a helper: a path, or the name behind `trafficcop-store-` in the directories of `path` (PATH).
+/// Finds a helper: a path, or the name behind `trafficcop-store-` in the directories of `path` (PATH).
 ///
 /// # Errors
-/// Where it was looked for, as `Fatal`.
+/// `Fatal`, with the places searched.
 pub fn find(helper: &str, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let executes = |path: &PathBuf| path.is_file() && access(path, AccessFlags::X_OK).is_ok();
     if helper.contains('/') {
@@ -56,38 +54,35 @@ pub fn find(helper: &str, path: Option<&OsStr>) -> Result<PathBuf, Failure> {
     let found = places.map(|place| place.join(&program)).find(executes);
     found.ok_or_else(|| {
         fatal(format!(
-            "there is no helper {program} in PATH or in {INSTALLED}: install it, or name it by its path (--store ./HELPER:NAME)"
+            "there is no helper {program} in PATH or in {INSTALLED}: \
+             install it, or name it by its path (--store ./HELPER:NAME)"
         ))
     })
 }
 
-/// A helper program, and the entry that it keeps.
+/// Helper program, and the entry that it keeps.
 #[derive(Clone, Debug)]
 pub struct Helper {
-    /// Name of the helper in the lock's address: the same on machines that have it in different places.
+    /// Name in the lock's address, the same on every machine.
     pub(super) shown: String,
-    /// The program, by its whole path.
+    /// Full path of the program.
     pub program: PathBuf,
-    /// The entry's name, which the helper gets as it was typed.
+    /// Name of the entry.
     pub name: String,
 }
 
-/// An entry of the store.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Entry {
     pub(super) tag: String,
     pub(super) text: Vec<u8>,
 }
 
-/// Answer to a `put`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Put {
     Done,
-    /// The tag did not hold, and nothing was written.
     Refused,
 }
 
-/// A call that ended by itself.
 struct Finished {
     status: ExitStatus,
     stdout: Vec<u8>,
@@ -95,22 +90,20 @@ struct Finished {
 }
 
 impl Helper {
-    /// The lock's address for people.
     pub(super) fn address(&self) -> String {
         format!("{}:{}", self.shown, self.name)
     }
 
-    /// The path under which stamps know the entry.
+    /// Returns the path under which stamps know the entry.
     pub(super) fn place(&self) -> PathBuf {
         self.address().into()
     }
 
-    /// A sentence about the entry.
     pub(super) fn about(&self, what: &str) -> String {
         format!("{}: {what}", self.address())
     }
 
-    /// Reads the entry; `None`: the helper says that there is none.
+    /// Reads the entry; `None` if there is none.
     pub(super) fn get(&self, give_up_at: Instant) -> Result<Option<Entry>, Failure> {
         let stdout = self.ask(&["get", &self.name], give_up_at)?;
         let end = stdout.iter().position(|byte| *byte == b'\n');
@@ -127,7 +120,6 @@ impl Helper {
         Ok(Some(entry).filter(|entry| entry.tag != NONE))
     }
 
-    /// Writes the entry if its tag still holds.
     pub(super) fn put(&self, tag: &str, text: &[u8], give_up_at: Instant) -> Result<Put, Failure> {
         let finished = self.call(&["put", &self.name, tag], text, give_up_at)?;
         match finished.status.code() {
@@ -140,7 +132,7 @@ impl Helper {
     /// Reads the store's clock, in seconds since 1970.
     ///
     /// # Errors
-    /// Those of a call, and `Fatal` where no number is printed.
+    /// Those of a call, and `Fatal` if it prints no number.
     pub fn time(&self, give_up_at: Instant) -> Result<u64, Failure> {
         let stdout = self.ask(&["time"], give_up_at)?;
         let text = String::from_utf8_lossy(&stdout);
@@ -149,12 +141,11 @@ impl Helper {
         seconds.and_then(Result::ok).ok_or_else(problem)
     }
 
-    /// Lists the names that begin with `prefix`.
     pub(super) fn list(&self, prefix: &str, give_up_at: Instant) -> Result<Vec<String>, Failure> {
         self.names(&["list", prefix], give_up_at)
     }
 
-    /// Lists the variables that hold credentials; none where the helper has no such verb.
+    /// Lists the variables that hold credentials.
     pub(super) fn hides(&self, give_up_at: Instant) -> Vec<OsString> {
         let names = self.names(&["hides"], give_up_at).unwrap_or_default();
         names.into_iter().map(OsString::from).collect()
@@ -189,7 +180,7 @@ impl Helper {
         self.doubt(verb, &format!("{how}{said}"))
     }
 
-    /// Runs the helper to its end; kills it and what it started at `give_up_at`.
+    /// Runs the helper; kills it at `give_up_at`.
     fn call(&self, words: &[&str], input: &[u8], give_up_at: Instant) -> Result<Finished, Failure> {
         let verb = words[0];
         let mut command = Command::new(&self.program);
@@ -200,7 +191,7 @@ impl Helper {
             .stderr(Stdio::piped());
         let started = AwaitedChild::spawn(|| command.spawn(), |child: &Child| Some(child.id()));
         let (child, _awaited) = started.map_err(|error| match error.kind() {
-            // EAGAIN and the like pass; what is not there or no program never runs.
+            // EAGAIN and the like pass; a missing program does not.
             ErrorKind::NotFound | ErrorKind::PermissionDenied => fatal(self.cannot_run(&error)),
             _ => transient(self.cannot_run(&error)),
         })?;
@@ -211,7 +202,7 @@ impl Helper {
             Ok((stdout, said)) => (stdout, said, None),
             Err(problem) => (Vec::new(), String::new(), Some(problem)),
         };
-        // The leader keeps the group's number until it is reaped, so the kill meets no other group.
+        // Until it is reaped, the leader keeps the group's number from others.
         let status = group.end();
         match (problem, status) {
             (Some(problem), _) => Err(self.doubt(verb, problem)),
@@ -227,7 +218,7 @@ impl Helper {
         }
     }
 
-    /// Logs the last line of a helper's stderr, at most once a second.
+    /// Logs the last line of stderr, at most once a second.
     fn log(&self, said: &str) {
         static LAST: Mutex<Option<Instant>> = Mutex::new(None);
         let Some(line) = said.lines().rfind(|line| !line.trim().is_empty()) else {
@@ -252,14 +243,12 @@ impl Helper {
     }
 }
 
-/// The process group of a call.
 struct Group {
     child: Child,
     running: Running,
 }
 
 impl Group {
-    /// Feeds the helper and reads what it says, until it has ended.
     fn attend(
         &mut self,
         mut input: &[u8],
@@ -291,8 +280,7 @@ impl Group {
                 .into_iter()
                 .filter_map(|(end, ready)| Some((end?, ready)));
             let mut fds: Vec<PollFd> = open.map(|(end, ready)| PollFd::new(end, ready)).collect();
-            // In short naps: a helper that has ended may have left its pipes to a daemon, and one that has closed
-            // them ends at once.
+            // An ended helper may have left its pipes to a daemon, and one that has closed them ends at once.
             let longest = if fds.is_empty() { 1 } else { 100 };
             let nap = left.min(Duration::from_millis(longest)).as_millis();
             let _ = poll(
@@ -304,7 +292,7 @@ impl Group {
                 match pipe.write(input) {
                     Ok(written) => input = &input[written..],
                     Err(error) if error.kind() == ErrorKind::WouldBlock => {}
-                    // It need not read what it does not want.
+                    // It need not read its input.
                     Err(_) => input = &[],
                 }
                 if input.is_empty() {
@@ -323,7 +311,7 @@ impl Group {
         }
     }
 
-    /// Whether the helper itself has ended; it is not reaped by that.
+    /// Whether the helper has ended; does not reap it.
     fn is_over(&self) -> bool {
         let flags = WaitPidFlag::WEXITED | WaitPidFlag::WNOWAIT | WaitPidFlag::WNOHANG;
         !matches!(
@@ -336,7 +324,6 @@ impl Group {
         Pid::from_raw(self.child.id().cast_signed())
     }
 
-    /// Kills what is left of the group, and reaps the helper.
     fn end(mut self) -> std::io::Result<ExitStatus> {
         let _ = killpg(self.pid(), Signal::SIGKILL);
         let status = self.child.wait();
@@ -345,13 +332,13 @@ impl Group {
     }
 }
 
-/// Reads what there is; `false`: it is more than `limit`. A pipe at its end is closed.
+/// Reads what there is; `false`: more than `limit`.
 fn read<R: Read>(pipe: &mut Option<R>, into: &mut Vec<u8>, limit: usize) -> bool {
     let Some(open) = pipe else {
         return true;
     };
     let mut bytes = [0; 4096];
-    // A pipe holds no more than this; a writer without end gets its next turn after the others.
+    // An endless writer gets its next turn after the others.
     for _ in 0..16 {
         match open.read(&mut bytes) {
             Ok(read) if read > 0 => into.extend_from_slice(&bytes[..read]),

@@ -1,9 +1,8 @@
-//! [`Chain`]: the steps of taking an entry over, going on with it and giving it back, by compare-and-swap.
+//! Steps of an entry's tenure, by compare-and-swap: take over, go on, give back.
 //!
-//! Called by `store` in a thread, one step at a time; a step whose caller has given up goes on, and what it obtained
-//! is known to the next. Every text that is seen for the first time counts as one more version for [`Observed`]: a
-//! store that goes back in time is waited for like one that goes on. It must never write over an entry that it
-//! cannot tell from another holder's, nor begin anew at token 1 where an entry was.
+//! A step whose caller has given up goes on, and the next step knows what it obtained. Every text seen for the
+//! first time counts as one more version for [`Observed`], even if a store goes back in time. It must never
+//! write over an entry that may be another holder's, nor begin anew at token 1 where an entry was.
 
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -25,13 +24,10 @@ use trafficcop_core::observed::{Next, Version};
 use trafficcop_core::util::{check, lock};
 use trafficcop_core::{Budget, Failure, Grant, Observed, Outcome};
 
-/// Attempts within one step; each begins with a new look.
 const ATTEMPTS: usize = 4;
-/// A tag that no store has.
 const MADE_UP: &str = "trafficcop-made-up-tag";
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(250);
 
-/// Entry as one instance competes for it.
 pub(super) struct Chain {
     pub(super) helper: Helper,
     candidate: Candidate,
@@ -41,37 +37,31 @@ pub(super) struct Chain {
     state: Mutex<Progress>,
 }
 
-/// State of one instance: what it knows of an entry, and what it holds.
 struct Progress {
     observed: Observed,
-    /// Text that was seen last, and how a later process knows it.
+    /// Text seen last, and its stamp.
     last: Option<(Vec<u8>, Stamped)>,
-    /// Greatest version of any record that was read or written.
+    /// Greatest version read or written.
     floor: Version,
     /// Just before the last `put` whose answer may be wrong or missing.
     asked: Option<Instant>,
     tenure: Option<Tenure>,
 }
 
-/// A tenure that was granted.
 #[derive(Clone)]
 struct Tenure {
-    /// The last version that was seen to be this tenure's.
     last: VersionRecord,
     /// Just before the request that wrote it.
     t0: Instant,
-    /// The release was requested: another's version may have come after that.
+    /// A release was requested: another instance's version may follow.
     given_back: bool,
 }
 
-/// Result of a look: the tag, and the record if the text is one.
 type Look = (String, Option<VersionRecord>);
 
-/// An attempt that succeeded.
 pub(super) struct Won(Grant, Tenure);
 
 impl Chain {
-    /// Creates the chain; runs nothing.
     pub(super) fn new(helper: Helper, competitor: &Competitor) -> Chain {
         Chain {
             helper,
@@ -93,7 +83,6 @@ impl Chain {
         lock(&self.state)
     }
 
-    /// Whether nothing of the entry can be this instance's.
     pub(super) fn has_nothing(&self) -> bool {
         let state = self.state();
         state.tenure.is_none() && state.asked.is_none() && state.observed.own().is_none()
@@ -103,11 +92,11 @@ impl Chain {
         record.claim().nonce == self.state().observed.claim(false).nonce
     }
 
-    /// Reads the entry, and begins one where there is none yet.
+    /// Reads the entry, and begins a missing one.
     fn look(&self, give_up_at: Instant) -> Result<Look, Failure> {
         let mut entry = self.helper.get(give_up_at)?;
         if entry.is_none() {
-            // With it every token is gone, and another holder may be at work.
+            // Every token is gone, and another holder may be at work.
             if self.state().last.is_some() {
                 return Err(fatal(self.helper.about(
                     "its entry is gone: someone deleted it, or the store forgot it; start again when no instance runs",
@@ -119,7 +108,7 @@ impl Chain {
         }
         let missing = || transient(self.helper.about("the store does not show its entry yet"));
         let entry = entry.ok_or_else(missing)?;
-        // After it was read: a lease counts from when its version was seen.
+        // After the read: a lease counts from when its version was seen.
         let now = Instant::now();
         let record = VersionRecord::decode(&entry.text);
         let ours = record.as_ref().is_some_and(|record| self.is_ours(record));
@@ -155,10 +144,7 @@ impl Chain {
         Ok((entry.tag, record))
     }
 
-    /// Refuses, once in a process, a helper that writes although a tag does not hold.
-    ///
-    /// # Errors
-    /// `Fatal` where it does; `Transient` where that is not known.
+    /// Refuses, once in a process, a helper that ignores tags.
     fn prove(&self, give_up_at: Instant) -> Result<(), Failure> {
         // One process has one helper, and may have many slots.
         static PROVEN: AtomicBool = AtomicBool::new(false);
@@ -167,11 +153,12 @@ impl Chain {
         }
         let last = self.state().last.clone();
         let text = last.map_or(Vec::new(), |(text, _)| text);
-        // With the text that is there: where tags are ignored nothing is lost by it.
+        // With the present text: where tags are ignored nothing is lost.
         for tag in [MADE_UP, NONE] {
             if self.helper.put(tag, &text, give_up_at)? == Put::Done {
                 return Err(fatal(self.helper.about(&format!(
-                    "its helper wrote with the tag '{tag}', which does not hold, so two instances could have control: take a helper and a store that compare tags"
+                    "its helper wrote with the tag '{tag}', which does not hold, so two instances could have control: \
+                     take a helper and a store that compare tags"
                 ))));
             }
         }
@@ -179,7 +166,6 @@ impl Chain {
         Ok(())
     }
 
-    /// Looks at the entry, and takes it over if it is free or its lease has passed.
     pub(super) fn compete(&self, give_up_at: Instant) -> Result<Won, Failure> {
         if self.state().tenure.take().is_some() {
             let mut state = self.state();
@@ -207,7 +193,7 @@ impl Chain {
         Err(Failure::Held(holder_info(seen.as_ref(), due)))
     }
 
-    /// Writes the first version of a tenure; `None`: the tag did not hold.
+    /// Writes a tenure's first version; `None`: the tag did not hold.
     fn take_over(
         &self,
         tag: &str,
@@ -226,7 +212,7 @@ impl Chain {
             }
             None => 0,
         };
-        // What stood in a text that cannot be read is not known: tokens go on from the seconds since 1970.
+        // An unreadable text hides the last token: go on from the seconds since 1970.
         let since_1970 = OffsetDateTime::now_utc().unix_timestamp();
         let since_1970 = u64::try_from(since_1970).unwrap_or(0);
         let version = self.next_version(read.map_or(since_1970, |read| read.version));
@@ -256,21 +242,20 @@ impl Chain {
         )))
     }
 
-    /// Begins the tenure, for a caller that is still there: what an attempt obtained without one is found by the next
-    /// look, or given back by the next release.
+    /// Begins the tenure, for a caller that is still there. Otherwise the next look or release finds what an
+    /// attempt obtained.
     pub(super) fn begins(&self, won: Won) -> Grant {
         self.state().tenure = Some(won.1);
         won.0
     }
 
-    /// The version after all that are known.
     fn next_version(&self, read: Version) -> Version {
         let mut state = self.state();
         state.floor = state.floor.max(read).saturating_add(1);
         state.floor
     }
 
-    /// Writes under this tag, and notes what the answer says; `false`: the tag did not hold.
+    /// Writes under this tag; `false`: it did not hold.
     fn put(
         &self,
         tag: &str,
@@ -298,7 +283,7 @@ impl Chain {
         Ok(is_done)
     }
 
-    /// Writes the next version of the tenure: renews it, announces its drain, records a result, or gives it back.
+    /// Writes the tenure's next version: a renewal, a drain, a result or the release.
     pub(super) fn go_on(&self, released: bool, give_up_at: Instant) -> Result<(), Failure> {
         for _ in 0..ATTEMPTS {
             let Some(tenure) = self.state().tenure.clone() else {
@@ -352,13 +337,12 @@ impl Chain {
         ))
     }
 
-    /// Ends the tenure that another has ended.
     fn ends(&self, until: Option<Instant>, why: &str) -> Failure {
         // A broken lease is checked again until its end.
         if until.is_none() {
             let mut state = self.state();
             (state.tenure, state.asked) = (None, None);
-            // Under another nonce: should the store go back to a version of this tenure, it is another's by then.
+            // If the store goes back to a version of this tenure, it must count as another's.
             state.observed.abandon(fresh_nonce(), Instant::now());
         }
         forget(&self.helper);
@@ -366,7 +350,7 @@ impl Chain {
         Failure::Lost { until, why }
     }
 
-    /// Gives the entry back, and what an attempt without an answer may have obtained.
+    /// Gives back the entry, and what an unanswered attempt may have obtained.
     pub(super) fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
         if self.state().tenure.is_none() {
             let (_, read) = self.look(give_up_at)?;
@@ -402,14 +386,12 @@ impl Chain {
         VersionRecord::new(version, state, (claim.nonce, claim.lease), record, unread)
     }
 
-    /// Notes what the next versions say of the holder; runs nothing.
     pub(super) fn tell(&self, drains: bool, health: String) {
         if let Some(tenure) = &mut self.state().tenure {
             tenure.last.record.tell(drains, health);
         }
     }
 
-    /// Looks whether there is a task left to do.
     pub(super) fn look_for_result(&self, give_up_at: Instant) -> Result<(), Failure> {
         let (_, record) = self.look(give_up_at)?;
         self.refuse_done(record.as_ref(), give_up_at)
@@ -428,7 +410,6 @@ impl Chain {
         result.map_or(Ok(()), |result| Err(Failure::AlreadyDone(result)))
     }
 
-    /// Records the result of a run.
     pub(super) fn record(&self, outcome: &Outcome, give_up_at: Instant) -> Result<(), Failure> {
         if let Some(tenure) = &mut self.state().tenure {
             let by = &self.candidate.identity;
@@ -439,7 +420,7 @@ impl Chain {
         self.go_on(false, give_up_at)
     }
 
-    /// Leaves to the next process of this user how long the last version has been watched.
+    /// Stamps how long the last version was watched.
     pub(super) fn leave(&self) {
         let mut state = self.state();
         let last = state.last.take().filter(|_| state.tenure.is_none());

@@ -1,5 +1,4 @@
-//! [`HelperInspector`]: looks at entries without competing for them, breaks a lease, forgets results; and the race
-//! with which `doctor` tries whether a helper compares tags.
+//! Inspector of a helper's entries, and `doctor`'s race that shows whether a helper compares tags.
 
 use std::sync::Barrier;
 use std::time::Duration;
@@ -17,7 +16,6 @@ use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::observed::SHORTEST_LEASE;
 
-/// An entry as those see it who do not compete for it.
 pub(super) struct HelperInspector {
     helper: Helper,
     jobs: BlockingJobs,
@@ -44,7 +42,6 @@ impl HelperInspector {
     }
 }
 
-/// The entry and its record, where both are there.
 fn read(
     helper: &Helper,
     give_up_at: Instant,
@@ -64,7 +61,7 @@ fn look(helper: &Helper, give_up_at: Instant) -> Result<LockStatus, Failure> {
             ..LockStatus::default()
         });
     };
-    // Of a text that cannot be read it is known only that something is there.
+    // An unreadable text still shows that something is there.
     let version = record.as_ref().map_or(1, |record| record.version);
     let record = record.filter(|_| version > 0);
     Ok(VersionRecord::status(
@@ -100,7 +97,7 @@ impl Inspector for HelperInspector {
         let of_slots = !suffix.is_empty();
         self.run("listing", give_up_at, move |helper| {
             let names = helper.list(&prefix, give_up_at);
-            // A helper need not list. A look for slots goes on without it, as without the right to list.
+            // A helper need not list. A look for slots goes on without it, as without the right.
             let names = names.map_err(|error| Failure::Fatal {
                 why: error.to_string(),
                 denied: of_slots,
@@ -170,11 +167,10 @@ impl Inspector for HelperInspector {
     }
 }
 
-/// Has eight threads write one entry beside the lock with one tag, `rounds` times; returns how long each read and
-/// write took.
+/// Has eight threads write one entry with one tag, `rounds` times; returns how long each write took.
 ///
 /// # Errors
-/// `Fatal` where two of them were told that they wrote, or where none was.
+/// `Fatal` if two of them were told that they wrote; the helper's doubt or `Transient` if none was.
 pub fn race(helper: &Helper, rounds: usize, give_up_at: Instant) -> Result<Vec<Duration>, Failure> {
     const RACERS: usize = 8;
     let helper = Helper {
@@ -221,7 +217,8 @@ pub fn race(helper: &Helper, rounds: usize, give_up_at: Instant) -> Result<Vec<D
             },
             won => {
                 return Err(fatal(format!(
-                    "{}: in round {round} {won} of {RACERS} writers with the same tag were told that they wrote: two instances could have control",
+                    "{}: in round {round} {won} of {RACERS} writers with the same tag were told that they wrote: \
+                     two instances could have control",
                     helper.address()
                 )));
             }

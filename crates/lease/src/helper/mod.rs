@@ -1,19 +1,11 @@
-//! The lock in any store, by a helper program: `HELPER get NAME` and `HELPER put NAME TAG`.
+//! Lock in any store, by a helper program: `HELPER get NAME` and `HELPER put NAME TAG`.
 //!
-//! The entry holds one text, the record of the last version, and every change of it is a compare-and-swap on the
-//! tag that `get` printed. [`Observed`](trafficcop_core::Observed) says who may make the next version, as on a
-//! shared drive. `docs/stores.md` has the helper's contract.
+//! The entry holds one text, the record of the last version. Every change is a compare-and-swap on the tag that
+//! `get` printed, as [`Observed`](trafficcop_core::Observed) allows. `docs/stores.md` has the helper's
+//! contract.
 //!
-//! | file | purpose |
-//! |---|---|
-//! | `call` | one call of the helper: a process with its group, limits and a deadline |
-//! | `chain` | the steps of acquire, renew and release |
-//! | `store` | the store and the named lock |
-//! | `inspect` | looking, listing, breaking, forgetting results, and a race for `doctor` |
-//! | `release` | what the guardian does after the supervisor's death |
-//!
-//! A helper never runs in the runtime's thread, and a write that happens after its deadline is harmless, because
-//! its tag no longer holds.
+//! A helper never runs in the runtime's thread. A write after its deadline is harmless: its tag no longer
+//! holds.
 
 mod call;
 mod chain;

@@ -1,9 +1,8 @@
-//! Gives an entry back after the supervisor's death, from the guardian, and kills the calls that it left behind.
+//! Gives an entry back after the supervisor's death, from the guardian, and kills the calls that it left
+//! behind.
 //!
-//! What that needs lies in memory that the two share: the process groups of the calls under way, and the last
-//! version of the tenure ([`leave_note`], [`forget`]). The guardian makes the calls itself, with the helper that was
-//! found before the fork. It must never write over a version that is another's, nor begin a call that the end of the
-//! lease has made pointless.
+//! The guardian finds both in shared memory, and calls the helper that was found before the fork. It must never
+//! write over another instance's version, nor begin a call after the lease's end.
 
 use std::path::PathBuf;
 use std::sync::{Arc, Mutex, OnceLock};
@@ -21,45 +20,41 @@ use trafficcop_core::machine::procfs;
 use trafficcop_core::util::lock;
 
 pub(super) const MARK: &[u8] = b"helper";
-/// Time that the guardian takes for it at most.
 const LIMIT: Duration = Duration::from_secs(10);
-/// Time that one of its calls takes at most.
 const CALL: Duration = Duration::from_secs(5);
 const RETRY: Duration = Duration::from_millis(250);
 
-// Of the process and not of a store: the guardian is forked before there is any.
+// Not in a store: the guardian is forked before there is any.
 static MEMORY: OnceLock<Option<Arc<dyn SharedMemory>>> = OnceLock::new();
 static NOTES: Mutex<Notes> = Mutex::new(Notes {
     running: Vec::new(),
     ours: None,
 });
 
-/// Notes for the guardian.
 #[derive(Default, Serialize, Deserialize)]
 struct Notes {
     running: Vec<Running>,
     ours: Option<Ours>,
 }
 
-/// The process group of a call, and when its leader began.
+/// Process group of a call, and when its leader began.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize, Deserialize)]
 pub(super) struct Running {
     group: i32,
     began: Option<String>,
 }
 
-/// The last version of a tenure.
+/// Last version of a tenure.
 #[derive(Serialize, Deserialize)]
 struct Ours {
     program: PathBuf,
     name: String,
-    /// Just before it was written, on CLOCK_BOOTTIME.
+    /// Just before the write, on CLOCK_BOOTTIME.
     t0: u64,
     text: String,
 }
 
 impl Running {
-    /// Notes a call that has just begun.
     pub(super) fn of(pid: u32) -> Running {
         let running = Running {
             group: pid.cast_signed(),
@@ -70,25 +65,22 @@ impl Running {
     }
 }
 
-/// Forgets a call whose group has been killed.
 pub(super) fn has_ended(call: &Running) {
     change(|notes| notes.running.retain(|one| one != call));
 }
 
-/// Start of a process, in the kernel's ticks.
+/// Returns the start of a process, in ticks.
 fn began(pid: i32) -> Option<String> {
     let stat = procfs::text(&format!("/proc/{pid}/stat")).ok()?;
-    // Behind the name, which may have blanks in it: the 22nd field of all.
+    // Field 22 of all; the name before may contain blanks.
     let (_, fields) = stat.rsplit_once(')')?;
     fields.split_whitespace().nth(19).map(str::to_owned)
 }
 
-/// Makes the memory, once, before the fork.
 pub(super) fn prepare(make: MakeMemory) {
     MEMORY.get_or_init(make);
 }
 
-/// Whether this is for [`execute`].
 pub(crate) fn is_meant(release_info: &[u8]) -> bool {
     release_info == MARK
 }
@@ -101,7 +93,6 @@ fn change(change: impl FnOnce(&mut Notes)) {
     }
 }
 
-/// Tells the guardian the last version of a tenure, and since when its lease counts.
 pub(super) fn leave_note(helper: &Helper, t0: Instant, record: &VersionRecord) {
     let ours = Ours {
         program: helper.program.clone(),
@@ -112,12 +103,10 @@ pub(super) fn leave_note(helper: &Helper, t0: Instant, record: &VersionRecord) {
     change(|notes| notes.ours = Some(ours));
 }
 
-/// Takes back the note of this entry.
 pub(super) fn forget(helper: &Helper) {
     change(|notes| drop(notes.ours.take_if(|ours| ours.name == helper.name)));
 }
 
-/// Kills the calls of the dead supervisor and gives its entry back.
 pub(crate) fn execute() {
     let memory = MEMORY.get().and_then(Option::as_ref);
     let notes = memory.and_then(|memory| memory.take());
@@ -125,7 +114,7 @@ pub(crate) fn execute() {
         return;
     };
     for call in notes.running {
-        // A number that begins another process has been given away, which it is not while a process of the group lives.
+        // Another process gets the number only when no process of the group lives.
         if began(call.group).is_none_or(|now| Some(now) == call.began) {
             let _ = killpg(Pid::from_raw(call.group), Signal::SIGKILL);
         }
@@ -171,7 +160,7 @@ fn give_back(ours: &Ours) {
                     return;
                 }
             }
-            // Another's.
+            // Another instance has it.
             (_, Some(Some(_))) => return,
             _ => {}
         }

@@ -1,4 +1,4 @@
-//! [`HelperLock`] and [`HelperStore`]: an entry of a helper's store, as the drivers see it.
+//! Entry of a helper's store, as the drivers see it.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -20,22 +20,21 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use trafficcop_core::{Failure, Grant};
 
-/// Time within which a helper says which variables are to be hidden.
 const HIDES: Duration = Duration::from_secs(5);
-/// Time that a release waits for a call that is under way.
+/// Time that a release waits for a call.
 const LAST_CALL: Duration = Duration::from_secs(5);
 
-/// An entry of a store that a helper program serves.
+/// Entry that a helper program keeps.
 #[derive(Clone)]
 pub struct HelperLock {
     helper: Helper,
 }
 
 impl HelperLock {
-    /// Finds the helper, in the directories of `path` (PATH) if it has no directory of its own; runs nothing.
+    /// Finds the helper, in the directories of `path` (PATH) unless it has its own; runs nothing.
     ///
     /// # Errors
-    /// `Fatal` where there is no such program.
+    /// `Fatal` if there is no such program.
     pub fn new(helper: &str, name: &str, path: Option<&OsStr>) -> Result<HelperLock, Failure> {
         let program = find(helper, path)?;
         let shown = match helper.contains('/') {
@@ -52,7 +51,7 @@ impl HelperLock {
         })
     }
 
-    /// The helper of this lock.
+    /// Returns the helper.
     #[must_use]
     pub fn helper(&self) -> &Helper {
         &self.helper
@@ -94,7 +93,6 @@ impl NamedLock for HelperLock {
     }
 }
 
-/// An entry as one instance competes for it.
 struct HelperStore {
     name: String,
     jobs: BlockingJobs,
@@ -102,7 +100,6 @@ struct HelperStore {
 }
 
 impl HelperStore {
-    /// Runs a step in a thread; a step whose caller has given up goes on to its own limit.
     async fn step<T: Send + 'static>(
         &self,
         what: &str,

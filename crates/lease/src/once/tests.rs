@@ -1,10 +1,9 @@
-//! Tests of a task log: what it reports of a task, what it keeps, and which period a run belongs to.
+//! Tests of a task log.
 
 use super::*;
 use trafficcop_core::Exit;
 
 const HOUR: u64 = 3600;
-/// Ten past ten on some day.
 const NOW: u64 = 1_763_719_800;
 
 fn task(key: &str) -> Task {
@@ -105,7 +104,7 @@ fn result_of_the_candidate_s_period_or_a_later_one_counts() {
     assert!(came_now(&with(&task, this, 1), next + 60));
     // No instance succeeded in this period, but one did in the next.
     assert!(came_now(&with(&task, next, 1), next + 60));
-    // The store's clock was set back: by a little, and by an impossible time.
+    // The store's clock was set back: a little, and impossibly far.
     assert!(came_now(&with(&task, next, 1), NOW));
     assert!(!came_now(&with(&task, this + 24 * HOUR, 1), NOW));
 }

@@ -1,4 +1,4 @@
-//! Tests of one instance among several slots, against scripted locks.
+//! Tests of one instance among several slots.
 
 use std::future::pending;
 
@@ -10,19 +10,17 @@ enum Fate {
     Taken,
     /// Grants, but the answer is lost; so is every answer to a release.
     Mute,
-    /// Grants, but the answer is lost; later requests are answered.
+    /// Grants, but the first answer is lost.
     LosesTheAnswer,
     /// Grants, and never answers at all.
     Hangs,
     Broken,
-    /// Taken away from its holder.
     Stolen,
 }
 
 struct World {
     fates: Mutex<Vec<Fate>>,
     asked: Mutex<Vec<u32>>,
-    /// Slots that this instance holds.
     ours: Mutex<BTreeSet<u32>>,
 }
 
