@@ -1,21 +1,10 @@
 //! The library's interface: competes for control inside a program, instead of wrapping a command.
 //!
-//! It runs the same [`drive`](crate::driver::drive) as `trafficcop run`, with the program itself as the
-//! workload. Instead of signals, [`TrafficCop::has_control`] turns false and [`Guard::run`] drops its future.
+//! Runs the same [`drive`](crate::driver::drive) as `trafficcop run`, with the program as the workload.
 //! Nothing here can stop the program's own code: the promise holds only if the program asks.
 //!
-//! When the last guard of a tenure is dropped, the lease is given back. The instance then does not compete
-//! until the program waits for a guard again: to the core it is cordoned meanwhile.
-//!
-//! | file | purpose |
-//! |---|---|
-//! | `builder` | [`Builder`]: the lock, and the settings of the competition |
-//! | `connection` | [`Connection`]: the account and the credential of a program |
-//! | `error` | [`Error`], [`Lost`]: the reasons for having no control |
-//! | `message` | [`MessageLock`]: the lock of one message |
-//! | `program` | the program as a workload, and the state that it shares with its guards |
-//! | `words` | messages in the terms of a program |
-//! | `worker` | [`Worker`]: takes messages from a queue |
+//! When the last guard of a tenure is dropped, the lease is given back. The instance is then cordoned, to the
+//! core, until the program waits for a guard again.
 
 mod builder;
 mod connection;
@@ -52,8 +41,8 @@ pub use worker::{Worker, WorkerBuilder};
 
 /// One instance that competes for control inside a program.
 ///
-/// Dropping it ends the competition, too, but does not tell that the work has ended: the lease is kept until
-/// the last [`Guard`] is dropped, or for the grace of its budget (10 s on a lock without one).
+/// Dropping it ends the competition, but not the work: the lease is kept until the last [`Guard`] is dropped,
+/// or for the grace (10 s without a budget).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -95,9 +84,9 @@ impl TrafficCop {
         TrafficCop { shared, stop, task }
     }
 
-    /// Prepares to compete for a lease on an Azure blob: `CONTAINER/NAME`, or its URL (with a SAS, if needed).
-    /// Account and credential come from the environment, as for `trafficcop run --blob`. Blob and container are
-    /// created if they are missing. Sends nothing yet.
+    /// Prepares to compete for a lease on an Azure blob: `CONTAINER/NAME`, or its URL (with a SAS, if
+    /// needed). Account and credential come from the environment. Blob and container are created if they are
+    /// missing. Sends nothing yet.
     ///
     /// ```no_run
     /// # async fn rebuild_the_index() {}
@@ -117,14 +106,13 @@ impl TrafficCop {
         TrafficCop::builder().blob(name)
     }
 
-    /// Starts with the storage account and the credential for a lease on a blob, instead of the environment's:
-    /// for a program with a secret store, or with two accounts.
+    /// Starts with a storage account and a credential, instead of the environment's.
     pub fn builder() -> Connection {
         Connection::default()
     }
 
     /// Prepares to compete for a lock on a file, which is created if it is missing. On a local disk it is the
-    /// kernel's lock, and on a shared drive it is a lease, as for `trafficcop run --file`.
+    /// kernel's lock, on a shared drive a lease.
     ///
     /// # Errors
     /// If the path cannot be a lock: foreign content, no regular file, no permission.
@@ -137,21 +125,19 @@ impl TrafficCop {
         Builder::of_store(Arc::new(store))
     }
 
-    /// Waits for control. The instance competes from its start on, and after a tenure only once this is called
-    /// again. While control lasts, every call returns a guard of the same tenure. Control is given back when
-    /// the last guard is dropped.
+    /// Waits for control. After a tenure, the instance competes again only once this is called. While control
+    /// lasts, every call returns a guard of the same tenure.
     ///
     /// Cancel-safe: the instance goes on competing.
     ///
     /// # Errors
-    /// If the store refused access, or was out of reach from the beginning. The competition is over.
+    /// If the store refused access, or never answered. The competition is over.
     pub async fn acquired(&self) -> Result<Guard, Error> {
         self.shared.acquired().await
     }
 
-    /// Waits for control for at most `limit`; `None` if this instance did not get it. A store's first answer
-    /// takes a round trip. The instance goes on competing, and may have control at the next call: stop it if it
-    /// should not.
+    /// Waits for control for at most `limit`; `None` if this instance did not get it. The instance goes on
+    /// competing: stop it if it should not.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -181,8 +167,8 @@ impl TrafficCop {
     }
 
     /// Returns whether this instance is in control now. It only reads the clock: ask before every step that
-    /// must not run twice. It turns false when a command would get SIGTERM, so the current step has the grace
-    /// and the margin of the budget to end.
+    /// must not run twice. It turns false when a command would get SIGTERM: the current step has the grace
+    /// and the margin to end.
     #[must_use]
     pub fn has_control(&self) -> bool {
         self.shared.is_in_time()
@@ -194,12 +180,11 @@ impl TrafficCop {
         self.shared.watch()
     }
 
-    /// Stops competing and gives the lease back. The work under control has ended: guards that are left lose
-    /// it.
+    /// Stops competing and gives the lease back. Guards that are left lose control.
     ///
     /// # Errors
-    /// If the competition was over before (see [`TrafficCop::acquired`]), the lease could not be given back, or
-    /// the competing task ended early by a panic or with its runtime. The lease then expires.
+    /// If the competition was over before, the lease could not be given back, or the competing task panicked
+    /// or lost its runtime. The lease then expires.
     pub async fn stop(self) -> Result<(), Error> {
         // A standby has nothing to give back.
         let had_control = self.shared.token().is_some();
@@ -218,8 +203,8 @@ impl TrafficCop {
 
 /// Control over the lock, while it lasts.
 ///
-/// Dropping it tells that the work has ended: the lease is given back at once, and the instance competes again
-/// when the program waits for the next guard.
+/// Dropping it gives the lease back at once. The instance competes again when the program waits for the next
+/// guard.
 #[must_use = "control is given back when the guard is dropped"]
 pub struct Guard {
     held: Arc<GuardedTenure>,
@@ -236,8 +221,8 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// Returns the fencing token, which is greater than those of all earlier tenures. Pass it to every resource
-    /// that can refuse an older one.
+    /// Returns the fencing token, greater than those of all earlier tenures. Pass it to every resource that
+    /// can refuse an older one.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.held.token
@@ -259,20 +244,17 @@ impl Guard {
         }
     }
 
-    /// Resolves when control is lost, in doubt, or given back by [`TrafficCop::stop`](TrafficCop::stop): end
-    /// the work then.
+    /// Resolves when control is lost, in doubt, or given back by [`TrafficCop::stop`]: end the work then.
     pub async fn lost(&self) {
         let ours = Control::InControl {
             token: self.held.token,
         };
         let mut state = self.held.shared.watch();
-        // Any other state, not just `Leaving`: a future that is rarely polled may miss that. An error means
-        // that the sender is gone, which is an end, too.
+        // Any other state: a future that is rarely polled may miss `Leaving`. An error is an end, too.
         let _gone = state.wait_for(|state| *state != ours).await;
     }
 
-    /// Runs `future` while control lasts. When control is lost, the future is dropped at the point where it
-    /// waits.
+    /// Runs `future` while control lasts, then drops it where it waits.
     ///
     /// Code that computes or blocks is not stopped: it asks [`Guard::has_control`] itself.
     ///
@@ -292,8 +274,8 @@ async fn run_while<F: Future>(
     let mut lost = pin!(lost);
     let mut future = pin!(future);
     poll_fn(|context| {
-        // Checked before each step, because the future's own wake-up may come first. After a sleep of the
-        // machine the clock knows of the loss first.
+        // Checked before each step: the future's own wake-up may come first. After a sleep of the machine the
+        // clock knows of the loss first.
         if lost.as_mut().poll(context).is_ready() || !has_control() {
             return Poll::Ready(Err(Lost));
         }
@@ -302,7 +284,6 @@ async fn run_while<F: Future>(
     .await
 }
 
-/// Tenure that its guards share; dropped with the last of them.
 struct GuardedTenure {
     shared: Arc<Shared>,
     token: u64,
@@ -310,8 +291,8 @@ struct GuardedTenure {
 
 impl Drop for GuardedTenure {
     fn drop(&mut self) {
-        // One lock for both steps: a waiter that begins now must compete after this resigns, or it would wait
-        // for ever.
+        // One lock for both steps: a waiter that begins now must compete after this resigns, or it waits for
+        // ever.
         let mut guards = self.shared.guards();
         self.shared.leave(self.token);
         // A guard that outlived its tenure must not end the next one.
@@ -324,15 +305,14 @@ impl Drop for GuardedTenure {
     }
 }
 
-/// Guards that were given out, and the number of waiters.
 #[derive(Default)]
 struct Guards {
-    // Last tenure with guards. Weak, so that dropping the last guard ends it.
+    // Weak, so that dropping the last guard ends the tenure.
     last: Option<(u64, Weak<GuardedTenure>)>,
     waiting: usize,
-    // Not competing until a waiter comes: otherwise unused control would be kept from other instances.
+    // Not competing until a waiter comes: unused control would be kept from other instances.
     resigned: bool,
-    // Channel to the core; `None` for a message, which is not competed for.
+    // `None` for a message, which is not competed for.
     cordons: Option<UnboundedSender<Option<Cordon>>>,
 }
 
@@ -352,20 +332,19 @@ impl Guards {
 
     fn tell(&self, cordon: Option<Cordon>) {
         if let Some(cordons) = &self.cordons {
-            // Fails only if the competition has ended already.
             let _over = cordons.send(cordon);
         }
     }
 
     /// Gives control back. A waiter of this instance waits behind all others.
     fn resign(&mut self, why: &str) {
-        // A cordon to the core: it drains, releases and does not compete, by rules that are tested for that.
+        // A cordon: the core drains, releases and does not compete, by tested rules.
         self.tell(Some(Cordon {
             why: why.to_owned(),
             before: Instant::FOREVER,
         }));
         self.resigned = true;
-        // Told after the cordon and not instead of it: the tenure has to end in between.
+        // After the cordon, not instead of it: the tenure has to end in between.
         if self.waiting > 0 {
             self.compete();
         }
@@ -378,7 +357,7 @@ impl Guards {
     }
 }
 
-/// Waiter for a guard, counted until it is dropped, also with its future.
+/// Waiter for a guard, counted until it or its future is dropped.
 struct Waiting<'a>(&'a Shared);
 
 impl<'a> Waiting<'a> {
@@ -429,7 +408,7 @@ impl Shared {
         if let Some((of, held)) = &guards.last
             && *of == token
         {
-            // Its guards are gone and it is being given back: a new one would guard nothing.
+            // It is being given back: a new guard would guard nothing.
             let held = held.upgrade()?;
             return Some(Guard { held });
         }

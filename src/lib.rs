@@ -1,7 +1,6 @@
 //! Runs a command, or a part of a program, on one of many machines at a time.
 //!
-//! A program on tokio (with its features `macros` and `rt`) that waits for control, works, and gives control
-//! back:
+//! A program on tokio (features `macros` and `rt`) that waits for control, works, and gives control back:
 //! ```no_run
 //! #[tokio::main(flavor = "current_thread")]
 //! async fn main() -> Result<(), trafficcop::Error> {
@@ -13,7 +12,7 @@
 //!     Ok(())
 //! }
 //! ```
-//! Work that is dropped when control is lost, and begins again when control is acquired again:
+//! Work that is dropped when control is lost, and begins again with the next control:
 //! ```no_run
 //! # async fn rebuild_the_index(_token: u64) {}
 //! # async fn example() -> Result<(), trafficcop::Error> {

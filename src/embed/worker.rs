@@ -1,7 +1,6 @@
 //! [`Worker`]: takes a storage queue's messages for a program, each with a lock that renews itself.
 //!
-//! The rules are those of `trafficcop work`: one message at a time, a limit of attempts, and dead-lettering of
-//! a message that cannot be read. It must never hand out a message whose body it could not read.
+//! The rules are those of `trafficcop work`. It must never hand out a message whose body it could not read.
 
 use std::fmt;
 use std::time::Duration;
@@ -79,7 +78,7 @@ impl WorkerBuilder {
         }
     }
 
-    /// Sets the time that each request locks a message (default 60 s): whole seconds, from 2 s to 7 days. If
+    /// Sets the time that each request locks a message: whole seconds, from 2 s to 7 days (default 60 s). If
     /// the program dies, its message comes again after this time.
     pub fn lock_time(mut self, lock_time: Duration) -> WorkerBuilder {
         self.config.lock_time = lock_time;
@@ -98,7 +97,7 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets the name of the poison queue (default `QUEUE-poison`), which is created when it is first needed.
+    /// Sets the name of the poison queue (default `QUEUE-poison`), which is created when first needed.
     pub fn poison_queue(mut self, name: impl Into<String>) -> WorkerBuilder {
         self.config.poison = Some(name.into());
         self
@@ -113,8 +112,8 @@ impl WorkerBuilder {
     /// Checks the queue, and starts.
     ///
     /// # Errors
-    /// If a setting is invalid, the queue does not exist, is out of reach or refuses the credential, or there
-    /// is no runtime.
+    /// If a setting is invalid, there is no runtime, or the queue is missing, out of reach or refuses the
+    /// credential.
     pub async fn start(self) -> Result<Worker, Error> {
         // tokio's timers would panic.
         tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
@@ -129,8 +128,8 @@ impl WorkerBuilder {
 }
 
 impl Worker {
-    /// Prepares to take messages from a storage queue, by its name or URL. Account and credential come from the
-    /// environment, as for [`TrafficCop::blob`](super::TrafficCop::blob).
+    /// Prepares to take messages from a storage queue, by its name or URL. Account and credential come from
+    /// the environment.
     ///
     /// # Errors
     /// If the name cannot be a queue's, or account and credential are missing or contradict each other.
@@ -143,9 +142,9 @@ impl Worker {
         Connection::default()
     }
 
-    /// Waits for the next message. After an empty answer, or none, it looks again in 100 ms to 30 s. For a
-    /// limit use `tokio::time::timeout`: if a dropped request has taken a message, that comes again when its
-    /// lock ends.
+    /// Waits for the next message; after an empty answer, or none, it looks again in 100 ms to 30 s.
+    /// `tokio::time::timeout` limits it: a message that the dropped request took comes again when its lock
+    /// ends.
     ///
     /// # Errors
     /// If the queue refuses the credential, or does not exist any more.
@@ -175,8 +174,7 @@ impl Worker {
         }
     }
 
-    /// Returns why to dead-letter this message, if it must be: one word for machines, and one line for a
-    /// person.
+    /// Returns why to dead-letter this message: one word for machines, and one line for a person.
     fn problem(&self, message: &Message) -> Option<(&'static str, String)> {
         if let Err(why) = &message.body {
             return Some((why.reason, why.detail.clone()));
