@@ -1,9 +1,9 @@
 //! `trafficcop elect`: competes for control, and tells a reader on stdout which instance has it.
 //!
-//! It is `run` with a fixed command, the process that tells the reader ([`crate::elect::announce`]), under a
-//! guardian. So the reader gets `standby` in time even if this process is killed or stopped, and the drain is
-//! the reader's grace. This module adds the lines of a standby, the reader that hangs up, and `standby` with a
-//! grace if the child died before it wrote it.
+//! It is `run` with a fixed command under a guardian: the process that tells the reader
+//! ([`crate::elect::announce`]). So the reader gets `standby` in time even if this process is killed or
+//! stopped. This module adds a standby's lines, the reader that hangs up, and `standby` after the child's
+//! death.
 //!
 //! Stdout has one writer at a time: the child if there is one, else this process.
 
@@ -41,10 +41,9 @@ use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::util::lock;
 
-// The link and not the path: an upgrade may have replaced the file, and the two versions must fit.
+// The link, not the path: an upgrade may have replaced the file, and the versions must fit.
 const CHILD: &str = "/proc/self/exe";
 
-/// Pipe for the child's progress.
 struct ProgressPipe(std::fs::File);
 
 impl ProgressPipe {
@@ -52,12 +51,12 @@ impl ProgressPipe {
     fn open() -> io::Result<(ProgressPipe, std::os::fd::OwnedFd)> {
         // Neither process may hang on the other.
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // It must survive guardian and exec: the child is this program.
+        // It must survive guardian and exec.
         fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok((ProgressPipe(reader.into()), writer))
     }
 
-    /// Returns whether the dead child left a reader that believes in this instance's control.
+    /// Returns whether the dead child left a reader that believes in control.
     fn believed(&mut self) -> bool {
         let mut last = None;
         let mut bytes = [0; 64];
@@ -100,7 +99,6 @@ impl ReaderLines {
     }
 }
 
-/// Lines to the reader, shared by the workload and the observer.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<ReaderLines>>);
 
@@ -114,7 +112,6 @@ impl Shared {
     }
 }
 
-/// Workload whose command is the process that tells the reader.
 struct ElectWorkload {
     child: CommandWorkload,
     progress: ProgressPipe,
@@ -124,19 +121,19 @@ struct ElectWorkload {
     exit: Option<Exit>,
     /// No time is left for a grace.
     hurried: bool,
-    /// End of a grace that this process gives, after the child died while the reader believed.
+    /// End of a grace that this process gives in place of a dead child.
     held_back: Option<Instant>,
 }
 
 impl ElectWorkload {
-    /// Returns the event for a child that is gone since `at`; `None` while the reader has its grace.
+    /// Returns the event for a child that is gone; `None` while the reader has its grace.
     fn child_gone(&mut self, at: Instant) -> Option<WorkloadEvent> {
         // No reader is left: give the lock back at once.
         let hung_up = self.lines_out.gone().is_some()
             || self.exit == Some(Exit::Signal(libc::SIGPIPE))
             || self.exit == Some(Exit::Code(exit::CANNOT_WRITE));
         let nobody_told = self.exit == Some(Exit::Code(0));
-        // The reader has not acted since the child's end, however late this process hears of that.
+        // The reader has not acted since the child's end, however late this process hears of it.
         if !self.progress.believed() {
             return Some(WorkloadEvent::TreeEmpty { at });
         }
@@ -144,7 +141,7 @@ impl ElectWorkload {
             self.lines_out
                 .with(|lines_out| lines_out.standby(None, None));
             let now = Instant::now();
-            // The grace that the child would have given. The lease is kept as long.
+            // The grace that the child would have given.
             let until = self.kill_at.min(now + self.grace);
             if !self.hurried && now < until {
                 self.held_back = Some(until);
@@ -161,7 +158,7 @@ impl Workload for ElectWorkload {
         self.kill_at = start.deadlines.kill_at;
         self.exit = None;
         self.hurried = false;
-        // Discard what a child that could not be started has left.
+        // Discard what a child that did not start has left.
         let _stale = self.progress.believed();
         self.lines_out.with(|lines_out| {
             // From here on the child writes.
@@ -244,7 +241,6 @@ impl Workload for ElectWorkload {
     }
 }
 
-/// Observer of the time without a child.
 struct StdoutObserver {
     observers: Observers,
     lines_out: Shared,
@@ -259,14 +255,14 @@ impl Observer for StdoutObserver {
             } => self
                 .lines_out
                 .with(|lines_out| lines_out.standby(info.holder.as_deref(), info.token)),
-            // The holder is unknown; it is not this instance.
+            // The holder is unknown, but not this instance.
             Observation::Notice {
                 notice: Notice::Unfit(_) | Notice::Refused { .. },
                 ..
             } => self
                 .lines_out
                 .with(|lines_out| lines_out.standby(None, None)),
-            // The child's end is not for the status file either.
+            // The status file does not show the child's end either.
             Observation::Notice { notice, .. } if lines::is_of_the_child(notice) => return,
             _ => {}
         }
@@ -274,13 +270,13 @@ impl Observer for StdoutObserver {
     }
 }
 
-/// Link to a control file, and its target; removed on drop.
+/// Link and its target; removed on drop.
 struct ControlLink(PathBuf, PathBuf);
 
 impl ControlLink {
     fn make(path: &Path, target: &Path) -> io::Result<ControlLink> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // No other user can guess the name and take it.
+        // No other user can guess the name.
         let (pid, random) = (std::process::id(), fastrand::u64(..));
         let beside = path.with_file_name(format!(".{name}.{pid}.{random:016x}"));
         std::os::unix::fs::symlink(target, &beside)?;
@@ -311,7 +307,7 @@ fn link(
         anyhow::bail!("--control-file: no directory is writable for a control file; see the log");
     };
     let refused = |why: &str| UsageError::new(format!("--control-file {}: {why}", path.display()));
-    // Checked again: another instance may have started since.
+    // Another instance may have started since the first check.
     if guardian::is_control_file_in_use(path) {
         return Err(refused(ANOTHER_S_LINK).into());
     }
@@ -323,7 +319,7 @@ fn link(
     Ok(Some((made, lasting::of_link(path)?)))
 }
 
-/// Competes until the end. It forks the guardian, so the process must have one thread.
+/// Competes until the end. It forks, so the process must have one thread.
 pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
     // First: without a reader, control would only be kept from others.
     if let Some(leave) = nobody_reads() {
@@ -369,7 +365,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     let _link = link(telling, control.as_deref())?;
     let log = ReaderLog(report::LogObserver::new(config.looks_once(), config.slots));
     let observers = Observers::new(&config, &store, &guardian, log, None);
-    // It starts a thread, so it comes after the fork.
+    // After the fork: it starts a thread.
     let (sender, gone) = LineSender::begin()?;
     let lines_out = Shared(Arc::new(Mutex::new(ReaderLines {
         sender,
@@ -383,7 +379,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
         let mut child = workload(&config, &store, Guardians::of_one(guardian, condition))?;
-        // From the child's `holder` on: the reader can answer as soon as it has read that.
+        // The reader can answer as soon as it has read the child's `holder`.
         look_after(&mut child, &config, None, &observers)?;
         let reader = ElectWorkload {
             child,
@@ -413,7 +409,7 @@ async fn compete(
 ) -> ExitAction {
     told.observers.tell(Observation::Begins);
     let mut rules = rules(config, &*store);
-    // The kernel wakes a waiter only when the lock is free, but the reader wants the holder's name: look.
+    // The kernel wakes a waiter only when the lock is free, but the reader wants the holder's name.
     rules.poll = config.rules.poll;
     let cordon = told.observers.follow_events(config, &mut signals).await;
     let tenure = Tenure::new(rules, Instant::now())

@@ -1,6 +1,7 @@
 //! Transitions on the guardian's events.
 //!
-//! The core must never hear that a tree is empty before the guardian reports it, nor may anything start before that.
+//! The core must not hear of an empty tree before the guardian reports it, nor may anything start before
+//! that.
 
 use std::time::Duration;
 
@@ -93,7 +94,7 @@ impl HookSequencer {
         }
     }
 
-    /// Handles the standby command's empty tree; `by_itself` is how it ended, unless it was told to.
+    /// Handles the empty tree; `by_itself`: how it ended, unless it was told to.
     fn standby_gone(
         &mut self,
         now: Instant,
@@ -109,9 +110,9 @@ impl HookSequencer {
             return;
         }
         match by_itself {
-            // It ended because of a tenure that is over already.
+            // It ended because of a tenure that is over.
             None => self.launch_standby(now, effects),
-            // Starting it again now would be a loop.
+            // A new start would be a loop.
             Some(Failed::Exited(Exit::Code(0))) => {
                 effects.push(Effect::Say(HookNotice::StandbyDone))
             }
@@ -153,7 +154,7 @@ impl HookSequencer {
                 self.hook_failed(at, how, effects);
             }
             WorkloadEvent::TreeEmpty { at } => {
-                // For the core it ended by its deadline or by the request to end, and not before that.
+                // For the core it ended by its deadline or by the request, not earlier.
                 let ended_by = if *acting {
                     Some(term.deadlines.term_at)
                 } else {
@@ -164,7 +165,7 @@ impl HookSequencer {
                 match (ended_by, exit) {
                     (Some(earliest), _) => self.tell_empty(at.max(earliest), effects),
                     (None, Some(Exit::Code(0))) => {
-                        // A restart of the command in this tenure does not run the hook again.
+                        // A restart in this tenure does not run the hook again.
                         self.prepared = Some(term.token);
                         self.proceed(now, effects);
                     }
