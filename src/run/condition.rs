@@ -1,7 +1,7 @@
-//! Condition of `--if`: a command that tells whether this machine is fit to take control, under a separate guardian.
+//! Condition of `--if`: a command that tells whether this machine is fit for control, under a separate
+//! guardian.
 //!
-//! It has a time limit, and no process of it outlives its answer: processes that it leaves behind are killed, and the
-//! whole of it if it hangs. It delays only the next attempt to acquire.
+//! It has a time limit, and no process of it outlives its answer. It delays only the next attempt to acquire.
 
 use std::ffi::{OsStr, OsString};
 
@@ -9,7 +9,7 @@ use crate::clock::Instant;
 use crate::core::{Deadlines, Exit, Failed, Unfit, WorkloadEvent};
 use crate::guardian::{GuardianHandle, Program, SpawnRequest, StopTo};
 
-// The script writes to stderr: stdout may be the command's or a reader's.
+// To stderr: stdout may be the command's or a reader's.
 const ON_STDERR: &str = "exec /bin/sh -c \"$0\" >&2";
 
 pub(super) fn program(script: &OsStr) -> Program {
@@ -26,9 +26,9 @@ pub(super) type Answer = Result<(), Unfit>;
 pub(super) struct ConditionCommand {
     handle: GuardianHandle,
     asked: Option<ConditionRun>,
-    /// Set once its guardian is dead, or cannot kill its tree.
+    /// Its guardian is dead, or cannot kill its tree.
     over: bool,
-    /// Whether the log has the warning about processes that it leaves behind.
+    /// The log has the warning about its leftovers.
     told: bool,
 }
 
@@ -85,10 +85,9 @@ impl ConditionCommand {
         self.handle.dismiss().await;
     }
 
-    /// Waits for the next event; returns an answer if there is one. Cancel-safe.
+    /// Waits for the next event and its answer. Cancel-safe.
     pub(super) async fn step(&mut self) -> Option<Answer> {
         let event = self.handle.next_event().await;
-        // No further run is possible.
         self.over |= matches!(event, WorkloadEvent::Lost | WorkloadEvent::TreeStuck);
         if event == WorkloadEvent::LeftBehind {
             // The rest is not needed.

@@ -1,7 +1,7 @@
 //! The --on-lost hook, which runs after control has ended, under a separate guardian.
 //!
-//! It is no part of the tenure, and must not delay a kill or a release; only this instance's next attempt to acquire
-//! waits for it. One runs at a time, within its limit; one more waits, and a later one replaces that.
+//! It must not delay a kill or a release: only this instance's next attempt to acquire waits for it. One runs
+//! and one waits; a later one replaces that.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -21,9 +21,8 @@ pub(super) struct OnLostHook {
     handle: GuardianHandle,
     limit: Duration,
     runs: bool,
-    /// Environment of the next run.
     waits: Option<Vec<(OsString, OsString)>>,
-    /// Set once its guardian is dead, or cannot kill its tree.
+    /// Its guardian is dead, or cannot kill its tree.
     over: bool,
     idle: watch::Sender<bool>,
 }

@@ -1,4 +1,4 @@
-//! Opening of the config's store, with what the guardian needs to release its lease after the supervisor's death.
+//! Opens the config's store, with what the guardian needs to release its lease.
 
 use std::sync::Arc;
 
@@ -14,7 +14,6 @@ use crate::lease::slots::Slots;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, blob};
 use crate::units::show;
 
-/// Makes `-n` look at all slots.
 fn looking(slots: Slots, config: &Config) -> Slots {
     if config.looks_once() {
         slots.looking_at_all()
@@ -92,7 +91,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
             }
             Ok(Ok(Opened { store, doorbell }))
         }
-        // Only opening a local file touches it, so its refusal is about the store, not the settings.
+        // Opening touches only a local file: its refusal is about the store, not the settings.
         Err(OpenError::File(error)) => Ok(Err(Ending::of_store(error.why, error.denied))),
         Err(OpenError::Blob(error)) if config.slots > 1 => {
             Err(UsageError::new(error.to_string()).into())
@@ -123,7 +122,7 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
         .map_err(|why| UsageError::new(why.to_string()))?;
     #[cfg(feature = "entra")]
     let account = handed_on(account);
-    // The guardian that may need it will be a copy of this process.
+    // A guardian that needs it is a copy of this process.
     blob::prepare_orphan_release(account.clone());
     tracing::debug!("credential: {}", account.kind());
     Ok(Arc::new(blob::BlobLock {
@@ -134,7 +133,6 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
     }))
 }
 
-/// Creates memory to share with the guardian.
 fn release_memory() -> Option<Arc<dyn SharedMemory>> {
     match SharedBytes::new() {
         Ok(memory) => Some(Arc::new(memory)),
@@ -148,12 +146,12 @@ fn release_memory() -> Option<Arc<dyn SharedMemory>> {
     }
 }
 
-/// Shares the account's token with the guardian. It never reaches a command line, an environment, a file or the
+/// Shares the token with the guardian. It never reaches a command line, an environment, a file or the
 /// command.
 #[cfg(feature = "entra")]
 fn handed_on(account: Account) -> Account {
-    // The guardian can request a token itself. But if the issuer is slow or absent just then, the supervisor's death
-    // would cost a whole lease instead of seconds.
+    // The guardian can request one. But with a slow issuer, the supervisor's death would cost a whole lease
+    // instead of seconds.
     account.with_shared_token(|| match SharedBytes::new() {
         Ok(shared) => Some(Arc::new(shared)),
         Err(why) => {

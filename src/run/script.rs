@@ -1,4 +1,4 @@
-//! Check for scripts that the kernel cannot start, before control: `execve` would only report a missing file.
+//! Check for scripts that the kernel cannot start: `execve` would only report a missing file.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -62,7 +62,7 @@ fn problem(script: &Path) -> Option<Problem> {
     let interpreter = line.trim_ascii_start();
     let interpreter = interpreter.split(u8::is_ascii_whitespace).next()?;
     let path = Path::new(std::ffi::OsStr::from_bytes(interpreter));
-    // A relative path counts from the directory where the command will run, which is this one.
+    // A relative path counts from the command's directory, which is this one.
     (!interpreter.is_empty() && matches!(path.try_exists(), Ok(false)))
         .then(|| Problem::NoInterpreter(path.to_owned()))
 }

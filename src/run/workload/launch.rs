@@ -26,8 +26,8 @@ pub(super) fn env_of_a_standby(store: &dyn LeaseStore) -> Vec<(OsString, OsStrin
     ]
 }
 
-/// Returns the variables to remove unless they are set here: those of an outer trafficcop, which are about another
-/// lock, and those of the service manager, with whose socket any process could send MAINPID or STOPPING as trafficcop.
+/// Returns variables to remove: an outer trafficcop's, about another lock, and the service manager's. With
+/// its socket any process could send MAINPID or STOPPING as trafficcop.
 pub(in crate::run) fn not_inherited() -> Vec<OsString> {
     let of_a_tenure = [TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD];
     PRIVATE
@@ -38,7 +38,7 @@ pub(in crate::run) fn not_inherited() -> Vec<OsString> {
 }
 
 impl Parts {
-    /// Tells the guardian the release info for the time without a tenure, and returns it.
+    /// Tells the guardian the release info for the time without a tenure.
     pub(super) fn tell_standing_release(&mut self) -> Vec<u8> {
         let orphan_release = self.store.orphan_release().unwrap_or_default();
         let release_info = orphan_release.release_info.unwrap_or_default();
@@ -53,7 +53,7 @@ impl Parts {
 const FORCED_PAUSE: Duration = Duration::from_millis(100);
 
 impl CommandWorkload {
-    /// Sends SIGSTOP to a command that did not stop in time, then goes on as if it had stopped.
+    /// Sends SIGSTOP to a command that did not stop in time, then goes on as if it had.
     pub(super) fn pause_is_over(&mut self) {
         if let Some((_, until)) = &mut self.pausing
             && !std::mem::replace(&mut self.is_forced, true)
@@ -72,7 +72,7 @@ impl CommandWorkload {
             tracing::warn!("cannot stop: {why}");
         }
         if self.hooks.on().is_some() {
-            // The command stopped with this process, and no other process would continue it.
+            // The command stopped with this process: nothing else would continue it.
             self.parts.handle.resume();
         }
     }
@@ -94,14 +94,14 @@ impl CommandWorkload {
         env
     }
 
-    /// Returns a start request under the lease, or an error number.
     pub(super) fn under_the_lease(
         &self,
         program: u8,
         stop_signal: i32,
         deadlines: Deadlines,
     ) -> Result<SpawnRequest, i32> {
-        // Without what keeps the lock it would run on next to the next holder once supervisor and guardian are gone.
+        // Without what keeps the lock, it would run on beside the next holder once supervisor and guardian
+        // are gone.
         let orphan_release = self.parts.store.orphan_release();
         let orphan_release =
             orphan_release.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;
