@@ -28,7 +28,7 @@ use crate::signals::{SignalEvent, Signals};
 // Tokio's timers stop while the machine sleeps; the guardian reports a jump of the clock. This limits the
 // rest.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(3600);
-// Nothing waits for this announcement of a drain.
+// Nothing waits for this announcement.
 const ANNOUNCE: Duration = Duration::from_secs(5);
 // Later writes wait for this one.
 const TELL_HEALTH: Duration = Duration::from_secs(2);
@@ -50,7 +50,7 @@ pub trait Workload: Send {
     fn kill(&mut self);
     /// Passes a signal to it (`SIGUSR1`, ...).
     fn pass(&mut self, signal: i32);
-    /// Stops it as from the terminal, then this process, until both are continued.
+    /// Stops it as from the terminal, and this process, until both are continued.
     fn pause(&mut self);
     /// Forgets the release info: this instance must not release the lease any more.
     fn forget_release_info(&mut self);
@@ -252,7 +252,6 @@ impl Driver<'_> {
         }
     }
 
-    /// Handles a failed request that was not about the lease.
     fn doubted(&mut self, failure: &Failure) {
         if let Failure::Lost { .. } = failure {
             let now = Instant::now();
@@ -429,7 +428,6 @@ impl Driver<'_> {
                     self.undo(give_up_at);
                 }
                 Action::Abandon => {
-                    // Pending calls are about a lost lease.
                     self.calls.clear();
                     self.telling = false;
                     self.workload.forget_release_info();

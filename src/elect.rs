@@ -1,9 +1,8 @@
 //! `trafficcop elect`: competes for control, and tells a reader on stdout which instance has it.
 //!
-//! It is `run` with a fixed command under a guardian: the process that tells the reader
-//! ([`crate::elect::announce`]). So the reader gets `standby` in time even if this process is killed or
-//! stopped. This module adds a standby's lines, the reader that hangs up, and `standby` after the child's
-//! death.
+//! It is `run` with a fixed command under a guardian, the process that tells the reader
+//! ([`crate::elect::announce`]): so the reader gets `standby` in time even if this process is killed or
+//! stopped. This module adds a standby's lines, the reader that hangs up, and the child's death.
 //!
 //! Stdout has one writer at a time: the child if there is one, else this process.
 
@@ -47,7 +46,6 @@ const CHILD: &str = "/proc/self/exe";
 struct ProgressPipe(std::fs::File);
 
 impl ProgressPipe {
-    /// Returns the pipe, and the descriptor that the child inherits.
     fn open() -> io::Result<(ProgressPipe, std::os::fd::OwnedFd)> {
         // Neither process may hang on the other.
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
@@ -126,14 +124,14 @@ struct ElectWorkload {
 }
 
 impl ElectWorkload {
-    /// Returns the event for a child that is gone; `None` while the reader has its grace.
+    /// `None` while the reader has its grace.
     fn child_gone(&mut self, at: Instant) -> Option<WorkloadEvent> {
         // No reader is left: give the lock back at once.
         let hung_up = self.lines_out.gone().is_some()
             || self.exit == Some(Exit::Signal(libc::SIGPIPE))
             || self.exit == Some(Exit::Code(exit::CANNOT_WRITE));
         let nobody_told = self.exit == Some(Exit::Code(0));
-        // The reader has not acted since the child's end, however late this process hears of it.
+        // The reader has not acted since then, however late this process hears of it.
         if !self.progress.believed() {
             return Some(WorkloadEvent::TreeEmpty { at });
         }
@@ -270,13 +268,13 @@ impl Observer for StdoutObserver {
     }
 }
 
-/// Link and its target; removed on drop.
+/// Link and its target.
 struct ControlLink(PathBuf, PathBuf);
 
 impl ControlLink {
     fn make(path: &Path, target: &Path) -> io::Result<ControlLink> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // No other user can guess the name.
+        // No other user can guess this name.
         let (pid, random) = (std::process::id(), fastrand::u64(..));
         let beside = path.with_file_name(format!(".{name}.{pid}.{random:016x}"));
         std::os::unix::fs::symlink(target, &beside)?;
@@ -307,7 +305,7 @@ fn link(
         anyhow::bail!("--control-file: no directory is writable for a control file; see the log");
     };
     let refused = |why: &str| UsageError::new(format!("--control-file {}: {why}", path.display()));
-    // Another instance may have started since the first check.
+    // Checked again: another instance may have started.
     if guardian::is_control_file_in_use(path) {
         return Err(refused(ANOTHER_S_LINK).into());
     }
@@ -319,9 +317,9 @@ fn link(
     Ok(Some((made, lasting::of_link(path)?)))
 }
 
-/// Competes until the end. It forks, so the process must have one thread.
+/// It forks: the process must have one thread.
 pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
-    // First: without a reader, control would only be kept from others.
+    // Without a reader, control would only be kept from others.
     if let Some(leave) = nobody_reads() {
         return Ok(leave);
     }
@@ -409,7 +407,7 @@ async fn compete(
 ) -> ExitAction {
     told.observers.tell(Observation::Begins);
     let mut rules = rules(config, &*store);
-    // The kernel wakes a waiter only when the lock is free, but the reader wants the holder's name.
+    // The kernel reports only a free lock, but the reader wants the holder's name.
     rules.poll = config.rules.poll;
     let cordon = told.observers.follow_events(config, &mut signals).await;
     let tenure = Tenure::new(rules, Instant::now())
@@ -453,7 +451,7 @@ fn leave(ending: &Ending, gone: Option<Errno>, conflict_status: u8) -> ExitActio
         (Cause::Stopped(libc::SIGPIPE), _) if gone.is_some_and(|errno| errno != Errno::EPIPE) => {
             Some(Exit::Code(exit::CANNOT_WRITE))
         }
-        // The child writes for this process, which ends for the same reason.
+        // The child writes for this process, which ends like it.
         (Cause::CommandEnded, exit) => exit.filter(|exit| {
             [Exit::Signal(libc::SIGPIPE), Exit::Code(exit::CANNOT_WRITE)].contains(exit)
         }),

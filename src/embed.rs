@@ -3,8 +3,8 @@
 //! Runs the same [`drive`](crate::driver::drive) as `trafficcop run`, with the program as the workload.
 //! Nothing here can stop the program's own code: the promise holds only if the program asks.
 //!
-//! When the last guard of a tenure is dropped, the lease is given back. The instance is then cordoned, to the
-//! core, until the program waits for a guard again.
+//! Without guards the lease is given back, and the instance is cordoned, to the core, until the program waits
+//! again.
 
 mod builder;
 mod connection;
@@ -84,9 +84,8 @@ impl TrafficCop {
         TrafficCop { shared, stop, task }
     }
 
-    /// Prepares to compete for a lease on an Azure blob: `CONTAINER/NAME`, or its URL (with a SAS, if
-    /// needed). Account and credential come from the environment. Blob and container are created if they are
-    /// missing. Sends nothing yet.
+    /// Prepares to compete for a lease on an Azure blob, `CONTAINER/NAME` or its URL, with the environment's
+    /// account and credential. Creates blob and container if they are missing. Sends nothing yet.
     ///
     /// ```no_run
     /// # async fn rebuild_the_index() {}
@@ -101,7 +100,7 @@ impl TrafficCop {
     /// ```
     ///
     /// # Errors
-    /// If the name cannot be a blob's, or account and credential are missing or contradict each other.
+    /// If the name is invalid, or account and credential are missing or contradictory.
     pub fn blob(name: &str) -> Result<Builder, Error> {
         TrafficCop::builder().blob(name)
     }
@@ -111,8 +110,8 @@ impl TrafficCop {
         Connection::default()
     }
 
-    /// Prepares to compete for a lock on a file, which is created if it is missing. On a local disk it is the
-    /// kernel's lock, on a shared drive a lease.
+    /// Prepares to compete for a lock on a file, created if missing: the kernel's lock on a local disk, a
+    /// lease on a shared drive.
     ///
     /// # Errors
     /// If the path cannot be a lock: foreign content, no regular file, no permission.
@@ -125,19 +124,18 @@ impl TrafficCop {
         Builder::of_store(Arc::new(store))
     }
 
-    /// Waits for control. After a tenure, the instance competes again only once this is called. While control
-    /// lasts, every call returns a guard of the same tenure.
+    /// Waits for control. After a tenure, only this makes the instance compete again. Every call during a
+    /// tenure returns a guard of it.
     ///
     /// Cancel-safe: the instance goes on competing.
     ///
     /// # Errors
-    /// If the store refused access, or never answered. The competition is over.
+    /// If the store refused access or never answered: the competition is over.
     pub async fn acquired(&self) -> Result<Guard, Error> {
         self.shared.acquired().await
     }
 
-    /// Waits for control for at most `limit`; `None` if this instance did not get it. The instance goes on
-    /// competing: stop it if it should not.
+    /// Waits for control for at most `limit`. The instance goes on competing: stop it if it should not.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -166,9 +164,9 @@ impl TrafficCop {
         }
     }
 
-    /// Returns whether this instance is in control now. It only reads the clock: ask before every step that
-    /// must not run twice. It turns false when a command would get SIGTERM: the current step has the grace
-    /// and the margin to end.
+    /// Returns whether this instance is in control; only reads the clock. Ask before every step that must not
+    /// run twice. It turns false when a command would get SIGTERM: the step has the grace and the margin to
+    /// end.
     #[must_use]
     pub fn has_control(&self) -> bool {
         self.shared.is_in_time()
@@ -183,14 +181,14 @@ impl TrafficCop {
     /// Stops competing and gives the lease back. Guards that are left lose control.
     ///
     /// # Errors
-    /// If the competition was over before, the lease could not be given back, or the competing task panicked
-    /// or lost its runtime. The lease then expires.
+    /// If the competition was over, the lease could not be given back (it then expires), or the competing
+    /// task panicked or lost its runtime.
     pub async fn stop(self) -> Result<(), Error> {
         // A standby has nothing to give back.
         let had_control = self.shared.token().is_some();
         // Before the stop, so that the drain is over at once.
         self.shared.end_work();
-        // Fails only if the competition has ended already.
+        // Fails only if the competition is over.
         let _over = self.stop.send(());
         let ended = self.task.await;
         let ending = ended.map_err(|error| Error::Failed(error.to_string()))?;
@@ -203,8 +201,7 @@ impl TrafficCop {
 
 /// Control over the lock, while it lasts.
 ///
-/// Dropping it gives the lease back at once. The instance competes again when the program waits for the next
-/// guard.
+/// Dropping it gives the lease back. The instance competes again when the program waits for the next guard.
 #[must_use = "control is given back when the guard is dropped"]
 pub struct Guard {
     held: Arc<GuardedTenure>,
@@ -221,8 +218,8 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// Returns the fencing token, greater than those of all earlier tenures. Pass it to every resource that
-    /// can refuse an older one.
+    /// Returns the fencing token, greater than any earlier one. Pass it to every resource that can refuse an
+    /// older one.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.held.token
@@ -238,7 +235,7 @@ impl Guard {
     /// Tells a [`watchdog`](Builder::watchdog) that the work goes on. It only writes to memory: call it at
     /// least twice in the watchdog's time.
     pub fn alive(&self) {
-        // A guard that outlived its tenure knows nothing of a later tenure's work.
+        // A guard that outlived its tenure knows nothing of a later one.
         if self.held.shared.token() == Some(self.held.token) {
             self.held.shared.said_alive();
         }
@@ -265,7 +262,6 @@ impl Guard {
     }
 }
 
-/// Runs `future` until `lost`, and begins no step of it without control.
 async fn run_while<F: Future>(
     has_control: impl Fn() -> bool,
     lost: impl Future<Output = ()>,
@@ -274,8 +270,8 @@ async fn run_while<F: Future>(
     let mut lost = pin!(lost);
     let mut future = pin!(future);
     poll_fn(|context| {
-        // Checked before each step: the future's own wake-up may come first. After a sleep of the machine the
-        // clock knows of the loss first.
+        // Before each step: the future's own wake-up may come first, and after a sleep of the machine the
+        // clock knows first.
         if lost.as_mut().poll(context).is_ready() || !has_control() {
             return Poll::Ready(Err(Lost));
         }
@@ -338,7 +334,7 @@ impl Guards {
 
     /// Gives control back. A waiter of this instance waits behind all others.
     fn resign(&mut self, why: &str) {
-        // A cordon: the core drains, releases and does not compete, by tested rules.
+        // A cordon: the core's tested rules then drain, release and do not compete.
         self.tell(Some(Cordon {
             why: why.to_owned(),
             before: Instant::FOREVER,
@@ -357,7 +353,7 @@ impl Guards {
     }
 }
 
-/// Waiter for a guard, counted until it or its future is dropped.
+/// Counted until it or its future is dropped.
 struct Waiting<'a>(&'a Shared);
 
 impl<'a> Waiting<'a> {
@@ -401,7 +397,7 @@ impl Shared {
         ))
     }
 
-    /// Returns a guard of the current tenure, unless its guards are gone.
+    /// Returns a guard of the tenure, unless all are gone.
     fn guard(self: &Arc<Shared>) -> Option<Guard> {
         let mut guards = self.guards();
         let token = self.token()?;

@@ -1,11 +1,11 @@
-//! Lifecycle hooks: the order in which one guardian runs them, so that the core sees one workload.
+//! Lifecycle hooks: one guardian runs them in an order in which the core sees one workload.
 //!
 //! ```text
 //! without control      control obtained                                   control gone
 //! standby command ──▶ drained until its tree is empty ─▶ on-acquire ─▶ command ─▶ standby command
 //! ```
-//! [`HookSequencer`] is pure, and must never start anything while a tree exists. So the standby command and
-//! the hook, too, have an empty tree before the lease is released.
+//! [`HookSequencer`] must never start anything while a tree exists. So the standby command and the hook, too,
+//! have an empty tree before the lease is released.
 
 mod transitions;
 
@@ -93,7 +93,7 @@ enum Tree {
 pub(crate) struct HookSequencer {
     config: HookConfig,
     tree: Tree,
-    /// Start request, until the core learns that no process of it lives.
+    /// Until the core learns that no process of it lives.
     term: Option<Start>,
     /// Time between the last moment to start something and the deadline.
     stale: Duration,
@@ -101,7 +101,6 @@ pub(crate) struct HookSequencer {
     prepared: Option<u64>,
     /// The instance waits for control.
     standing: bool,
-    /// Restart of a failed standby command.
     due: Option<Instant>,
     history: History,
 }
@@ -131,7 +130,6 @@ impl HookSequencer {
         }
     }
 
-    /// Returns whether there is nothing to wait for at the end.
     #[must_use]
     pub(crate) fn is_clear(&self) -> bool {
         matches!(self.tree, Tree::None | Tree::Never)
@@ -153,7 +151,7 @@ impl HookSequencer {
         effects
     }
 
-    /// Starts the hook or the command; drains the standby command first.
+    /// Drains the standby command first.
     pub(crate) fn start(&mut self, now: Instant, term: Start) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.term.is_some() || self.tree == (Tree::Orphaned { awaited: true }) {
@@ -170,7 +168,7 @@ impl HookSequencer {
             Tree::Standby { asked, .. } => {
                 // From here on the guardian releases the lease if the supervisor dies.
                 effects.push(Effect::SetReleaseInfo);
-                // Before the drain: if the supervisor dies in between, the guardian ends it in time.
+                // Before the drain: if the supervisor dies in between, the guardian ends it.
                 effects.push(standby_extended(term.deadlines.term_at));
                 if !std::mem::replace(asked, true) {
                     effects.push(Effect::Say(HookNotice::StandbyDrained));
@@ -236,7 +234,7 @@ impl HookSequencer {
             return effects;
         };
         match &mut self.tree {
-            // The standby command's end continues, but is no part of the tenure.
+            // The standby command's end continues outside the tenure.
             Tree::None | Tree::Standby { .. } => {
                 self.tell_empty(asked_by(term, now), &mut effects);
             }
@@ -290,7 +288,6 @@ impl HookSequencer {
         });
     }
 
-    /// Starts the next program under the lease if there is time.
     fn proceed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let Some(term) = self.term else { return };
         if now >= term.deadlines.term_at {
@@ -332,7 +329,7 @@ impl HookSequencer {
     }
 }
 
-/// Returns the standby command's deadline: it must be gone while the lease has time left.
+/// Returns the deadline of the standby command: it must be gone while the lease has time left.
 fn standby_extended(term_at: Instant) -> Effect {
     Effect::Extend(Deadlines {
         term_at: Instant::FOREVER,
@@ -340,7 +337,7 @@ fn standby_extended(term_at: Instant) -> Effect {
     })
 }
 
-/// Returns when the core asked for the end: now, or at its deadline if that has passed.
+/// Returns when the core asked for the end: now, or at its passed deadline.
 fn asked_by(term: Start, now: Instant) -> Instant {
     now.min(term.deadlines.term_at)
 }

@@ -201,7 +201,7 @@ pub use embed::{
 };
 pub use lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
-/// Items that the program `trafficcop` and this repository's tests use. They change with any version.
+/// Items for the program `trafficcop` and the tests, which change with any version.
 #[doc(hidden)]
 pub mod internals {
     #[cfg(feature = "cli")]

@@ -40,7 +40,7 @@ pub(crate) use script::refuse_unusable_script;
 pub use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
 
-/// Runs the command and its hooks. Call it while the process has one thread: it forks the guardians.
+/// Call it while the process has one thread: it forks the guardians.
 pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
     // An instance whose status cannot be requested must not compete.
     let listener = config
@@ -83,14 +83,12 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
     ))
 }
 
-/// Returns why this command cannot run here.
 pub(crate) fn not_runnable(command: &[OsString]) -> Option<Errno> {
     let path = std::env::var_os("PATH");
     guardian::which(command.first()?, path.as_deref()).err()
 }
 
-/// Returns the ending if the command cannot run: it must fail now, not at the fail-over. A hook may still
-/// provide it.
+/// Fails now, not at the fail-over, if the command cannot run. A hook may still provide it.
 fn cannot_work(config: &Config) -> Option<Ending> {
     let errno = not_runnable(&config.command)?;
     if config.roles.on_acquire.is_some() {
@@ -144,7 +142,7 @@ impl Guardians {
             standby: add(config.roles.standby.as_deref()),
             on_acquire: add(config.roles.on_acquire.as_deref()),
         };
-        // For a lock without a deadline the supervisor's death counts as a stop.
+        // Without a deadline the supervisor's death counts as a stop.
         let grace = rules
             .budget
             .map_or(rules.grace, |budget| budget.grace_on_loss);
@@ -163,7 +161,7 @@ impl Guardians {
             guardian::fork(setup).map_err(no_guardian)
         };
         let on_lost = config.roles.on_lost.as_deref().map(Program::script);
-        // Forked first, because it ends first: no other process may have its end of the pipe.
+        // Forked first, as it ends first: no other process may have its end of the pipe.
         let (health, partner) = match &config.health.ask {
             Some(Ask::Command(script)) => {
                 let (ends, awaits) = Partner::pair().context("--health")?;
@@ -198,7 +196,7 @@ pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<G
     guardian::fork(setup).map(Some).map_err(no_guardian)
 }
 
-/// Explains why there is no guardian: a setting, or no room on the machine.
+/// Names the reason: a setting, or no room on the machine.
 pub(crate) fn no_guardian(refusal: guardian::SetupError) -> anyhow::Error {
     if refusal.is_of_the_settings() {
         return UsageError::new(refusal.to_string()).into();
@@ -232,7 +230,7 @@ async fn compete(
     mut observers: Observers,
     server: Option<serve::Server>,
 ) -> anyhow::Result<ExitAction> {
-    // Before anything that waits, so that no stop is missed.
+    // Before anything that waits: no stop may be missed.
     let mut signals = Signals::listen()?;
     observers.begin(guardians.first.health_check());
     observers.pass_on_stopping(&mut signals);
@@ -357,7 +355,6 @@ pub(crate) fn workload(
     }))
 }
 
-/// Returns the config's rules that apply to this store.
 pub(crate) fn rules(config: &Config, store: &dyn LeaseStore) -> Rules {
     let terms = store.info();
     let mut rules = config.rules.clone();
@@ -368,7 +365,6 @@ pub(crate) fn rules(config: &Config, store: &dyn LeaseStore) -> Rules {
     rules
 }
 
-/// Adds the lock's name and advice to a store's refusal.
 pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
     if let Cause::Store { why, denied } = &mut ending.cause
 // Some stores name it themselves.

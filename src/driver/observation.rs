@@ -9,7 +9,7 @@ pub trait Observer: Send {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>);
 }
 
-/// Event of an instance. All but the first and the last come from [`drive`](super::drive).
+/// Event of an instance.
 #[derive(Clone, Copy, Debug)]
 pub enum Observation<'a> {
     /// The competition is about to begin.

@@ -1,9 +1,8 @@
-//! The lines for the reader of `trafficcop elect`, the process that writes them, and the log's wording.
+//! Lines for the reader of `trafficcop elect`, the process that writes them, and the log's wording.
 //!
-//! That process is a tenure's command, so that the reader hears in time even if the supervisor is killed or
-//! stopped. It writes `holder`, waits for SIGTERM, writes `standby`, and waits for SIGKILL, the end of the
-//! reader's grace. It ends by itself only without a reader that needs a grace: the reader is gone (SIGPIPE,
-//! or status 74) or was told nothing (status 0). It must never write `holder` after the deadline.
+//! That process writes `holder`, waits for SIGTERM, writes `standby`, and waits for SIGKILL, the end of the
+//! reader's grace. It ends by itself only if no reader needs a grace: the reader is gone (SIGPIPE, or status
+//! 74) or was told nothing (status 0). It must never write `holder` after the deadline.
 
 use std::io::Write as _;
 use std::os::fd::AsFd;
@@ -192,9 +191,9 @@ pub(super) fn reader_process_died(status: i32) {
     last(Level::ERROR, text, status);
 }
 
-/// Sent before the first byte of `holder`, which the reader may believe from now on.
+/// Sent before `holder`, which the reader may believe from now on.
 pub(super) const BELIEVED: u8 = b'h';
-/// Sent after the last byte of `standby`.
+/// Sent after `standby`.
 pub(super) const TOLD: u8 = b's';
 
 #[derive(Clone, Copy, PartialEq, Eq)]
@@ -220,7 +219,7 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
     let stop = SigSet::from_iter([Signal::SIGTERM]);
     stop.thread_block()?;
     let asked = SignalFd::with_flags(&stop, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-    // Without a reader of the pipe the supervisor is dead, and the guardian gives the grace.
+    // Without a reader of the pipe the supervisor is dead: the guardian gives the grace.
     let mut progress = std::fs::OpenOptions::new()
         .write(true)
         .open(format!("/proc/self/fd/{}", typed.progress))?;

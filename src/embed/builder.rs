@@ -1,5 +1,4 @@
-//! [`Builder`]: the settings from which a competition starts. It must never panic instead of returning an
-//! error.
+//! [`Builder`], which must never panic instead of returning an error.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -20,7 +19,7 @@ use crate::host::{self, Host};
 use crate::lease::record::Candidate;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, StoreInfo, blob, file};
 
-// As on the command line: one lock can have candidates of both kinds.
+// As on the command line: one lock can have both kinds of candidates.
 const LEASE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_secs(2);
 
@@ -110,8 +109,8 @@ impl Builder {
         // time.
         let lock = lease::at_path(path, false, 1).map_err(not_opened)?;
         lock.warn();
-        // Opened now, so that the caller learns of a path that cannot be a lock. Closed again, because the
-        // identity may still change.
+        // Opened now: the caller learns of a path that cannot be a lock. Closed again: the identity may still
+        // change.
         drop(open(&*lock, &competitor(None, LEASE, None))?);
         let name = path.display().to_string();
         Ok(Builder::at(name, LockPlace::Named(lock)))
@@ -121,44 +120,43 @@ impl Builder {
         Builder::at(store.info().name, LockPlace::Store(store))
     }
 
-    /// Sets the instance's name in the lock's record; the default is `HOST-PID`. With a custom store,
-    /// [`Builder::start`] refuses a name.
+    /// Sets the instance's name in the lock's record (default `HOST-PID`). With a custom store,
+    /// [`Builder::start`] refuses it.
     pub fn identity(mut self, identity: impl Into<String>) -> Builder {
         self.identity = Some(identity.into());
         self
     }
 
-    /// Promises that exactly one of two machines creates a directory on the lock's drive. Without it, an
-    /// unknown shared file system is refused. If the promise is wrong, two instances have control.
+    /// Promises that exactly one of two machines creates a directory on the lock's drive. Otherwise an
+    /// unknown shared file system is refused. A wrong promise gives two instances control.
     pub fn mkdir_is_exclusive(mut self) -> Builder {
         self.mkdir_is_exclusive = true;
         self
     }
 
-    /// Sets the length of the lease: 15 to 60 whole seconds on a blob (default 60), 10 to 60 s on a shared
-    /// drive. It has no effect on a local disk.
+    /// Sets the lease: 15 to 60 whole seconds on a blob (default 60), 10 to 60 s on a shared drive, without
+    /// effect on a local disk.
     pub fn lease(mut self, lease: Duration) -> Builder {
         self.lease = Some(lease);
         self
     }
 
-    /// Sets the length of the lease and the division of its time.
+    /// Sets the lease and the division of its time.
     pub fn budget(mut self, budget: Budget) -> Builder {
         self.budget = Some(budget);
         self
     }
 
-    /// Sets the time between two looks at a held lock (default 2 s, spread by ±20 %). While the holder drains
-    /// it is an eighth of that, from 250 ms to 2 s. On a local disk the kernel wakes the instance instead.
+    /// Sets the time between looks at a held lock (default 2 s, ±20 %). While the holder drains it is an
+    /// eighth, from 250 ms to 2 s. On a local disk the kernel wakes the instance.
     pub fn poll(mut self, poll: Duration) -> Builder {
         self.poll = poll;
         self
     }
 
-    /// Rings for standbys while in control, and listens to the holder otherwise: the next instance has
-    /// control within milliseconds (default: off). It listens on TCP at this private address; `None` takes a
-    /// free port at the address that reaches the store. It has no effect on a local disk or with a custom
-    /// store.
+    /// Rings for standbys while in control, and otherwise listens to the holder: control passes within
+    /// milliseconds (default: off). It listens on this private TCP address; `None` takes a free port where
+    /// this machine reaches the store. It has no effect on a local disk or a custom store.
     pub fn doorbell(mut self, address: Option<SocketAddr>) -> Builder {
         self.doorbell = Some(DoorbellAddress {
             ip: address.map(|address| address.ip()),
@@ -167,8 +165,8 @@ impl Builder {
         self
     }
 
-    /// Takes control only while `condition` is true (default: always). Each [`Builder::poll`] of a standby
-    /// calls it on a thread of the runtime, so it must not block. It never ends a tenure.
+    /// Takes control only while `condition` is true (default: always). A standby calls it at each poll on a
+    /// thread of the runtime, so it must not block. It never ends a tenure.
     pub fn only_if(mut self, condition: impl Fn() -> bool + Send + 'static) -> Builder {
         self.only_if = Some(Box::new(condition));
         self
@@ -177,9 +175,8 @@ impl Builder {
     /// Gives control up if [`Guard::alive`](super::Guard::alive) is not called at least this often during a
     /// tenure (1 s or more; default: off).
     ///
-    /// The lease is then given back when the guards are dropped, or after the grace, and the instance
-    /// competes again for the next guard. A pause of the process or the machine does not count. Blocking the
-    /// runtime's threads stops the renewals, and so loses control.
+    /// The lease is then given back once the guards are dropped, or after the grace. A pause of the process
+    /// or the machine does not count. Blocking the runtime stops the renewals, and so loses control.
     pub fn watchdog(mut self, watchdog: Duration) -> Builder {
         self.watchdog = Some(watchdog);
         self
@@ -189,9 +186,9 @@ impl Builder {
     ///
     /// # Errors
     /// If a setting is invalid, the file cannot be opened, or there is no runtime. [`TrafficCop::acquired`]
-    /// reports a store that is out of reach.
+    /// reports an unreachable store.
     pub async fn start(mut self) -> Result<TrafficCop, Error> {
-        // Checked before anything is opened: `tokio::spawn` would panic.
+        // Before anything is opened: `tokio::spawn` would panic.
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let (given, poll, watchdog) = (self.budget, self.poll, self.watchdog);
         if watchdog.is_some_and(|span| span < LEAST_WATCHDOG) {

@@ -20,8 +20,8 @@ use crate::queue::storage;
 
 /// Storage account of a lock or a queue, and the credential for it.
 ///
-/// By default both come from the environment. After any of the setters, no `AZURE_…` variable is read.
-/// Proxies and the system's certificates work as before.
+/// By default both come from the environment. After any setter, no `AZURE_…` variable is read; proxies and
+/// the system's certificates work as before.
 ///
 /// ```
 /// # fn main() -> Result<(), trafficcop::Error> {
@@ -38,9 +38,9 @@ use crate::queue::storage;
 /// # }
 /// ```
 ///
-/// A program with a `BlobClient` of `azure_storage_blob` passes its URL and credential:
+/// With a `BlobClient` of `azure_storage_blob`, pass its URL and credential:
 /// `TrafficCop::builder().credential(credential).blob(client.url().as_str())`. The requests use this
-/// library's client: one that repeats requests by itself would repeat renewals.
+/// library's client: one that repeats requests would repeat renewals.
 #[derive(Clone, Default)]
 #[must_use = "it names an account, and does nothing by itself"]
 pub struct Connection {
@@ -80,18 +80,18 @@ impl Connection {
         }
     }
 
-    /// Prepares to compete for a lease on a blob of this account: `CONTAINER/NAME`, or its URL. Both are
-    /// created if missing. Sends nothing yet.
+    /// Prepares to compete for a lease on a blob, `CONTAINER/NAME` or its URL. Creates both if missing. Sends
+    /// nothing yet.
     ///
     /// # Errors
-    /// If the name cannot be a blob's, or account or credential are invalid or contradict each other.
+    /// If the name is invalid, or account or credential are invalid or contradictory.
     pub fn blob(&self, name: &str) -> Result<Builder, Error> {
         let target = blob::Target::parse(name).map_err(Error::refused)?;
         let account = self.find(&BLOB, target.url())?;
         Ok(Builder::of_blob(target, account))
     }
 
-    /// Prepares to take messages from a queue of this account, by its name or URL. Sends nothing yet.
+    /// Prepares to take messages from a queue, by its name or URL. Sends nothing yet.
     ///
     /// # Errors
     /// Like [`Connection::blob`].

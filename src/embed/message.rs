@@ -1,7 +1,7 @@
-//! The library's interface for messages: a lock that renews itself while a program processes its message.
+//! [`MessageLock`]: a lock that renews itself while a program processes its message.
 //!
 //! For programs that take messages from a [`Queue`](crate::queue::Queue) themselves. Nothing here can stop
-//! the program's own code: use [`MessageLock::run`], or ask [`MessageLock::has_control`].
+//! the program's own code.
 
 use std::fmt;
 use std::future::Future;
@@ -49,8 +49,8 @@ impl fmt::Debug for MessageLock {
 }
 
 impl MessageLock {
-    /// Holds a message that was just taken, on a task of the current tokio runtime. Settle a message whose
-    /// body cannot be read with [`Lock::settle`](crate::queue::Lock::settle) instead.
+    /// Holds a message that was just taken, on a task of this tokio runtime. Settle an unreadable message
+    /// with [`Lock::settle`](crate::queue::Lock::settle) instead.
     ///
     /// # Errors
     /// If the body cannot be read, the lock is too short to be renewed, or there is no runtime.
@@ -63,12 +63,11 @@ impl MessageLock {
         let budget =
             Budget::for_lock(message.lock_time, RENEW_AT).renewing_within(message.first_renewal);
         budget.validate()?;
-        // The first look obtains the message that is already taken. After a loss the queue decides who gets
-        // it.
+        // The first look obtains what is already taken. After a loss the queue decides who gets it.
         let poll = Some(Duration::from_millis(1));
         let rules = rules(Some(budget), poll, IfLost::Exit);
         let held = Arc::new(MessageLease::new(&message, "message"));
-        // It is held before the task has begun, and its time counts from before the take was sent.
+        // It is held before the task begins; its time counts from before the take was sent.
         let shared = Shared::new(
             "message",
             Control::InControl {
@@ -121,8 +120,8 @@ impl MessageLock {
         &self.about
     }
 
-    /// Returns whether the lock is held now; only reads the clock. It turns false a sixth of the lock's time
-    /// (at most 10 s) before another instance can have the message.
+    /// Returns whether the lock is held; only reads the clock. It turns false a sixth of the lock's time (at
+    /// most 10 s) before another instance can have the message.
     #[must_use]
     pub fn has_control(&self) -> bool {
         self.shared.is_in_time()
@@ -136,8 +135,7 @@ impl MessageLock {
             .await;
     }
 
-    /// Runs `future` while the lock is held, then drops it where it waits. Settle the message afterwards, for
-    /// example with [`MessageLock::complete`].
+    /// Runs `future` while the lock is held, then drops it where it waits. Settle the message afterwards.
     ///
     /// # Errors
     /// [`Lost`] if the future was dropped before it was done.
@@ -148,8 +146,7 @@ impl MessageLock {
     /// Settles the message as processed: it goes away.
     ///
     /// # Errors
-    /// `Lost` if the lock was lost and nothing was settled. `Transient` if the result is unknown: the message
-    /// may come again.
+    /// `Lost` if nothing was settled. `Transient` if that is unknown: the message may come again.
     pub async fn complete(self) -> Result<(), Failure> {
         self.settle(Settlement::Complete).await
     }
@@ -162,8 +159,8 @@ impl MessageLock {
         self.settle(Settlement::Release).await
     }
 
-    /// Settles the message as failed: it may come again after `delay`, or at once if the queue has no delays
-    /// ([`Queue::delays`](crate::queue::Queue::delays)).
+    /// Settles the message as failed: it may come again after `delay`, or at once on a queue without
+    /// [delays](crate::queue::Queue::delays).
     ///
     /// # Errors
     /// Like [`MessageLock::complete`].
@@ -174,7 +171,7 @@ impl MessageLock {
     /// Dead-letters the message: `reason` is one word for machines, `detail` one line for a person.
     ///
     /// # Errors
-    /// Like [`MessageLock::complete`]; `Fatal` if it can never succeed, for example without the right.
+    /// Like [`MessageLock::complete`]; `Fatal` if it can never succeed.
     pub async fn dead_letter(
         self,
         reason: impl Into<String>,
@@ -222,7 +219,7 @@ impl Drop for MessageLock {
 struct Processing {
     program: Program,
     held: Arc<MessageLease>,
-    /// The queue has reported that another instance has the message.
+    /// The queue reported the loss.
     gone: bool,
 }
 
@@ -230,7 +227,6 @@ struct Processing {
 impl Workload for Processing {
     fn start(&mut self, start: Start) {
         self.program.start(start);
-        // The queue reported it before the start.
         if self.gone {
             self.program.kill();
         }
@@ -256,7 +252,7 @@ impl Workload for Processing {
 
     fn gives_back(&mut self, cause: Option<&Cause>, _exit: Option<Exit>) {
         // Only the end that the program asked for settles: otherwise another instance may have the message.
-        // Without a cause the core started nothing, but the program has had the message.
+        // Without a cause nothing was started, but the program has had it.
         if self.gone || !matches!(cause, Some(Cause::Stopped(_))) {
             self.held.decide(None);
         }

@@ -1,7 +1,6 @@
 //! The program as a workload: instead of a command, it asks whether it has control.
 //!
-//! [`Shared`] is common to the driver's task and the program. A control that has ended must never be seen
-//! again under the same token.
+//! A control that has ended must never be seen again under the same token.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -42,8 +41,8 @@ pub enum Control {
         /// Fencing token.
         token: u64,
     },
-    /// Control was lost, is in doubt or is being given back: end the work now. The lease is given back in due
-    /// time, or once the work has ended.
+    /// Control was lost, is in doubt or is being given back: end the work now. The lease ends in due time, or
+    /// with the work.
     Leaving,
     /// The competition is over.
     Ended,
@@ -51,8 +50,7 @@ pub enum Control {
 
 pub(super) struct Shared {
     pub(super) lock: String,
-    // End of control; 0 without it. Not in `state`: a question before every step must cost only a read of
-    // memory and of the clock.
+    // End of control, or 0. Not in `state`: a question before every step must only read memory and the clock.
     deadline: AtomicU64,
     state: watch::Sender<Control>,
     // The program's work has ended.
@@ -122,7 +120,6 @@ impl Shared {
         // First: no task may see the end and still have control.
         self.deadline.store(0, Ordering::Release);
         if let Some(ending) = ending {
-            // One task ends once.
             let _set = self.ending.set(ending.clone());
         }
         self.state.send_if_modified(|state| {
@@ -257,7 +254,6 @@ impl Program {
         }
     }
 
-    /// Gives control up if the program has not called `alive` in time.
     fn look(&mut self) {
         let now = Instant::now();
         if self.shared.alive.swap(false, Ordering::AcqRel) {
@@ -316,8 +312,8 @@ impl Workload for Program {
         self.finish_if_over();
     }
 
-    // Nothing can end the program's own code: to stop in time is its part of the promise. The lease is about
-    // to end anyway, so the tree counts as empty.
+    // Nothing can end the program's own code: that is its part of the promise. The lease is about to end, so
+    // the tree counts as empty.
     fn kill(&mut self) {
         self.finish();
     }

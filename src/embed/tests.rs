@@ -22,7 +22,6 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     result.unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
-/// Lock with a lease and without other candidates; its answers are scripted.
 #[derive(Default)]
 struct Scripted {
     tokens: Mutex<u64>,
@@ -36,7 +35,6 @@ struct Scripted {
     first_takes: Duration,
 }
 
-/// Store that the test can look into.
 struct Watched(Arc<Scripted>);
 
 impl std::ops::Deref for Watched {
@@ -289,7 +287,6 @@ async fn guards_of_one_tenure_share_it() {
     assert!(!cop.has_control());
 }
 
-/// Marker whose drop shows that a future was dropped.
 struct Dropped(Arc<Mutex<bool>>);
 
 impl Drop for Dropped {
@@ -562,7 +559,6 @@ mod own_credential {
 
     use super::*;
 
-    /// Credential of a program, which records the scopes that it was asked for.
     #[derive(Debug, Default)]
     struct Own(Mutex<Vec<String>>);
 

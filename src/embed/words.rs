@@ -30,7 +30,7 @@ const ADVICE: &[(&str, &str)] = &[
     ("or add --create", "or call create()"),
 ];
 
-/// Returns the message without flags: any other flag becomes the name of its method or field, as `lock_time`.
+/// Returns the message with methods and fields in place of flags, such as `lock_time`.
 pub(super) fn of_a_program(text: &str) -> String {
     let text = ADVICE.iter().fold(text.to_owned(), |text, (flags, words)| {
         text.replace(flags, words)

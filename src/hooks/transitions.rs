@@ -1,7 +1,4 @@
-//! Transitions on the guardian's events.
-//!
-//! The core must not hear of an empty tree before the guardian reports it, nor may anything start before
-//! that.
+//! The core must not hear of an empty tree before the guardian reports it, nor may anything start before.
 
 use std::time::Duration;
 
@@ -110,7 +107,7 @@ impl HookSequencer {
             return;
         }
         match by_itself {
-            // It ended because of a tenure that is over.
+            // It ended for a tenure that is over.
             None => self.launch_standby(now, effects),
             // A new start would be a loop.
             Some(Failed::Exited(Exit::Code(0))) => {
@@ -228,7 +225,7 @@ impl HookSequencer {
         }
     }
 
-    /// Handles the guardian's death; `awaited` if its tree is under the lease.
+    /// Handles the guardian's death; `awaited`: its tree is under the lease.
     fn orphan(&mut self, now: Instant, awaited: bool, effects: &mut Vec<Effect>) {
         // The core must not release the lease before the tree is gone.
         self.tree = Tree::Orphaned { awaited };

@@ -1,5 +1,4 @@
-//! Condition of `--if`: a command that tells whether this machine is fit for control, under a separate
-//! guardian.
+//! Condition of `--if`: a command that tells whether this machine is fit for control.
 //!
 //! It has a time limit, and no process of it outlives its answer. It delays only the next attempt to acquire.
 
@@ -28,7 +27,6 @@ pub(super) struct ConditionCommand {
     asked: Option<ConditionRun>,
     /// Its guardian is dead, or cannot kill its tree.
     over: bool,
-    /// The log has the warning about its leftovers.
     told: bool,
 }
 
@@ -85,7 +83,7 @@ impl ConditionCommand {
         self.handle.dismiss().await;
     }
 
-    /// Waits for the next event and its answer. Cancel-safe.
+    /// Waits for the next event. Cancel-safe.
     pub(super) async fn step(&mut self) -> Option<Answer> {
         let event = self.handle.next_event().await;
         self.over |= matches!(event, WorkloadEvent::Lost | WorkloadEvent::TreeStuck);

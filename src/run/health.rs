@@ -1,8 +1,8 @@
 //! Health checks of the command: its messages on the notification socket, and probes. A probe command has a
 //! separate guardian.
 //!
-//! [`Health`] decides. A probe has the lease's deadline, and is killed when the command is to end. No tree
-//! counts as empty while a process of a probe lives.
+//! A probe has the lease's deadline, and is killed when the command is to end. No tree counts as empty while
+//! a probe's process lives.
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -19,7 +19,7 @@ use crate::exit::is_for_want_of_room;
 use crate::guardian::{GuardianHandle, SpawnRequest};
 use crate::notify::ServiceManager;
 
-// A command counts as running after this time, even if no start was reported: a guardian may be slow.
+// A command counts as running after this time without a report of its start: a guardian may be slow.
 const START: Duration = Duration::from_secs(10);
 // Bytes of an answer: whether a longer one ends does not matter.
 const BODY: usize = 16 << 10;
@@ -44,11 +44,8 @@ pub(super) struct HealthMonitor {
     words: Option<ServiceManager>,
     prober: Option<Prober>,
     probe: Probe,
-    /// Result of the last probe, until it is judged.
     ended: Option<Result<(), ProbeFailure>>,
-    /// When the lease's guardian kills.
     kill_at: Instant,
-    /// When the last probe's tree was empty.
     empty_at: Instant,
     stuck: bool,
     lost: bool,

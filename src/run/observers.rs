@@ -1,4 +1,4 @@
-//! Observers of an instance of `run` or `elect`: log, files, service manager, HTTP clients.
+//! Observers of an instance of `run` or `elect`.
 //!
 //! None may delay anything: the log drops lines that no reader takes, and threads write the files.
 
@@ -24,7 +24,7 @@ use crate::serve::SharedStatus;
 use crate::signals::Signals;
 use crate::status::{REFUSED, Status, StatusFile, UNFIT};
 
-// A machine about to freeze must not take over first; one without a metadata service must not wait for it.
+// A machine about to freeze must not take over first, nor one without a metadata service wait for it.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -116,8 +116,8 @@ impl Observers {
         }
     }
 
-    /// Follows the platform's announcements, if configured. Returns one that is known within a moment; later
-    /// ones come with the signals.
+    /// Follows the platform's announcements. Returns one that is known within a moment; later ones come with
+    /// the signals.
     pub(crate) async fn follow_events(
         &mut self,
         config: &Config,
@@ -157,7 +157,7 @@ impl Observer for Observers {
     }
 }
 
-/// Observer that tells whether this instance is out of the way.
+/// Tells whether this instance is out of the way.
 struct CordonObserver(watch::Sender<bool>);
 
 impl Observer for CordonObserver {
@@ -172,7 +172,7 @@ impl Observer for CordonObserver {
     }
 }
 
-/// Observer that warns, after a day, of a lock where cleaners remove what looks old.
+/// Warns, after a day, of a lock where cleaners remove what looks old.
 struct CleanedLockWarning {
     lock: String,
     task: Option<JoinHandle<()>>,
@@ -221,7 +221,7 @@ struct StatusObserver {
     store: Arc<dyn LeaseStore>,
     file: Option<StatusFile>,
     shared_status: Option<Arc<SharedStatus>>,
-    /// A hook or a standby command may delay the command.
+    /// Something may delay the command.
     prepares: bool,
 }
 
@@ -329,7 +329,6 @@ impl Observer for StatusObserver {
             Observation::Workload(event) => match event {
                 WorkloadEvent::Started { pid } => {
                     self.status.command_pid = Some(*pid);
-                    // A hook or a standby command was in the way.
                     if self.status.state == "preparing" {
                         self.status.enter("holding");
                     }

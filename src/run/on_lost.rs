@@ -1,4 +1,4 @@
-//! The --on-lost hook, which runs after control has ended, under a separate guardian.
+//! The --on-lost hook, under a separate guardian.
 //!
 //! It must not delay a kill or a release: only this instance's next attempt to acquire waits for it. One runs
 //! and one waits; a later one replaces that.
@@ -51,7 +51,6 @@ impl OnLostHook {
         }
     }
 
-    /// Runs the hook, now or after the one that still runs.
     pub(super) fn run(&mut self, env: Vec<(OsString, OsString)>) {
         // An older tenure's news is out of date.
         if self.waits.replace(env).is_some() {

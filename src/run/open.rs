@@ -27,7 +27,6 @@ pub(crate) struct Opened {
     pub(crate) doorbell: Option<Doorbell>,
 }
 
-/// Opens the store of the config; its refusal is an ending.
 pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     let lock = named_lock(config)?;
     // The record in the store has the doorbell's address.
@@ -136,7 +135,7 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
 fn release_memory() -> Option<Arc<dyn SharedMemory>> {
     match SharedBytes::new() {
         Ok(memory) => Some(Arc::new(memory)),
-        // It costs one lease's length, and only if the supervisor is killed.
+        // It costs one lease's length, if the supervisor is killed.
         Err(why) => {
             tracing::warn!(
                 "the guardian does not know what to release ({why}): if trafficcop dies, the lease expires"
@@ -150,8 +149,7 @@ fn release_memory() -> Option<Arc<dyn SharedMemory>> {
 /// command.
 #[cfg(feature = "entra")]
 fn handed_on(account: Account) -> Account {
-    // The guardian can request one. But with a slow issuer, the supervisor's death would cost a whole lease
-    // instead of seconds.
+    // The guardian can request one. But with a slow issuer, the supervisor's death would cost a whole lease.
     account.with_shared_token(|| match SharedBytes::new() {
         Ok(shared) => Some(Arc::new(shared)),
         Err(why) => {

@@ -12,7 +12,7 @@ use crate::exit::UsageError;
 // The kernel reads no more of the first line.
 const FIRST_LINE: u64 = 256;
 
-/// Refuses a script with line ends of Windows, or with a missing interpreter.
+/// Refuses a script with Windows line ends or a missing interpreter.
 pub(crate) fn refuse_unusable_script(command: &[OsString]) -> Result<(), UsageError> {
     let script = command.first().and_then(find);
     let Some((script, why)) = script.and_then(|path| Some((path.clone(), problem(&path)?))) else {

@@ -33,7 +33,6 @@ const PAUSE: Duration = Duration::from_millis(500);
 /// Number of a program that does not exist.
 pub(super) const NOBODY: u8 = u8::MAX;
 
-/// Numbers of the hooks' programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HookPrograms {
     pub(super) standby: u8,
@@ -68,18 +67,16 @@ pub struct CommandWorkload {
     parts: Parts,
     hooks: HookSequencer,
     inbox: VecDeque<WorkloadEvent>,
-    /// Environment of the current or the last tenure.
     tenure: Vec<(OsString, OsString)>,
-    /// Release info between tenures: a store may need it for a lease that it has just acquired.
+    /// Release info between tenures: a store may need it for a lease just acquired.
     standing_release: Vec<u8>,
     /// Origin and end of a pause in which the command is to stop.
     pausing: Option<(StopAsked, Instant)>,
-    /// The command got SIGSTOP.
     is_forced: bool,
     pub(crate) notify_socket: Option<OsString>,
     watchdog: Option<Duration>,
     health: Option<HealthMonitor>,
-    /// Held back while a process of a probe may live.
+    /// Held back while a probe's process may live.
     emptied: Option<WorkloadEvent>,
 }
 
@@ -509,7 +506,6 @@ mod tests {
         }
     }
 
-    /// Started command with a probe that cannot be killed.
     fn checked() -> CommandWorkload {
         let hour = Duration::from_secs(3600);
         let rules = asked(hour, hour, 1);
@@ -523,7 +519,7 @@ mod tests {
         workload
     }
 
-    /// A hanging start is probed, and the probe may be impossible to kill.
+    /// A hanging start is probed, and the probe may be unkillable.
     #[tokio::test]
     async fn failed_start_is_not_reported_while_a_probe_lives() {
         let mut workload = checked();

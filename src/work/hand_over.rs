@@ -1,5 +1,5 @@
-//! Writes a message to disk before its command, and removes it afterwards, on threads: a disk that hangs must
-//! never keep the worker from leaving.
+//! Writes a message to disk, and removes it afterwards, on threads: a hanging disk must never keep the worker
+//! from leaving.
 
 use std::future::pending;
 use std::io;

@@ -18,13 +18,12 @@ use crate::lease::{LeaseStore, StoreInfo};
 use crate::queue::{Lock, Message, NEVER, Settlement};
 use crate::util::lock;
 
-// Limit of settling: a network that fails for some seconds must not cause finished work to be repeated.
+// A network that fails for some seconds must not cause finished work to be repeated.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
 // Less for a message given back unchanged: its lock expires by itself.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
-// Longest sleep between two looks at the clock: the runtime's clock stops while the machine sleeps.
+// Sleep in steps: the runtime's clock stops while the machine sleeps.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
-/// Pauses between attempts to settle, first and longest.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
 /// Lock of one message, renewed while its command runs.
@@ -45,7 +44,7 @@ pub struct MessageLease {
 }
 
 impl MessageLease {
-    /// Creates the lease of this message from the queue with this name.
+    /// Creates the lease of a message from this queue.
     #[must_use]
     pub fn new(message: &Message, queue: &str) -> MessageLease {
         MessageLease {
@@ -64,7 +63,7 @@ impl MessageLease {
         }
     }
 
-    /// Limits settling to one more attempt once this has turned true.
+    /// Allows one more attempt to settle once this turns true.
     #[must_use]
     pub fn hurried_by(mut self, hurry: watch::Receiver<bool>) -> MessageLease {
         self.hurry = Some(hurry);
@@ -80,7 +79,7 @@ impl MessageLease {
         }
     }
 
-    /// Returns the queue's answer to the settlement; `None` if there is none.
+    /// Returns the queue's answer to the settlement.
     #[must_use]
     pub fn result(&self) -> Option<Result<(), Failure>> {
         lock(&self.result).clone()
@@ -102,8 +101,7 @@ impl MessageLease {
         Instant::from_nanos(self.confirmed.load(Ordering::Acquire))
     }
 
-    /// Keeps the message locked for `delay`, or until `leaving` turns true, then settles it as a retry
-    /// without delay.
+    /// Keeps the message locked for `delay`, or until `leaving` turns true, then settles it as a retry.
     ///
     /// For queues without delays: a lost lock costs only the rest of the delay.
     pub async fn retry_after(
@@ -123,7 +121,7 @@ impl MessageLease {
         }
     }
 
-    /// Renews the lock until `due`; returns early if it is definitely lost.
+    /// Renews the lock until `due`, or until it is lost.
     pub(super) async fn renew_until(&self, due: Instant, budget: &Budget) -> Option<Failure> {
         // From the last confirmation: the core renewed it a moment ago.
         let mut next = budget.renew_at(self.confirmed());
@@ -145,7 +143,7 @@ impl MessageLease {
         }
     }
 
-    /// Waits until the queue reports, unasked, that the lock is lost; returns why.
+    /// Waits until the queue reports the loss of the lock; returns why.
     pub async fn lost(&self) -> Failure {
         self.lock.lost().await
     }
@@ -244,8 +242,8 @@ impl LeaseStore for MessageLease {
         let lock_time = self.lock_time;
         let renewal = tokio::spawn(async move {
             lock.renew(give_up_at).await?;
-            // All deadlines come from the first lock time, which was much longer: the queue's setting
-            // changed, or a wrong clock measured it.
+            // All deadlines come from the first lock time, which was much longer: the queue was changed, or a
+            // wrong clock measured it.
             if let Some(lasts) = lock.lasts().filter(|lasts| *lasts < lock_time * 3 / 4) {
                 return Err(Failure::Lost {
                     until: Some(t0 + lasts),
@@ -269,7 +267,7 @@ impl LeaseStore for MessageLease {
         })
     }
 
-    /// Ignores the core's deadline, which is for locks that standbys wait for.
+    /// Ignores the core's deadline, which is for standbys.
     async fn release(&self, _give_up_at: Instant) -> Result<(), Failure> {
         if self.result().is_some() {
             return Ok(());
@@ -291,7 +289,6 @@ mod tests {
     use crate::work::scripted::{self, Scripted};
     use tokio::sync::Semaphore;
 
-    /// Answers renewals only when the test allows it.
     struct Slow {
         asked: Semaphore,
         let_go: Semaphore,

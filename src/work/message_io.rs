@@ -21,8 +21,8 @@ use crate::queue::{About, Message};
 use crate::util::{flock, is_safe_from_others, ours_in};
 
 const PREFIX: &str = "trafficcop-message.";
-// The kernel limits one variable to 128 KiB (MAX_ARG_STRLEN), and all to a share of the stack: a sender could
-// keep the command from starting (E2BIG).
+// The kernel limits one variable to 128 KiB (MAX_ARG_STRLEN), all to a share of the stack: a sender could
+// prevent the start (E2BIG).
 const PROPERTIES_LIMIT: usize = 32 << 10;
 const MEMORY: &CStr = c"trafficcop-message";
 
@@ -68,7 +68,7 @@ pub(super) const FOREIGN: &[&str] = &[
 pub(super) struct MessageIo {
     /// `None` if the message is in a directory.
     pub(super) input: Option<OwnedFd>,
-    /// Keeps the directory from being swept while any process of the tree has it open.
+    /// Keeps the directory from being swept while the tree has it open.
     pub(super) lock: Option<OwnedFd>,
     pub(super) env: Vec<(OsString, OsString)>,
     folder: Option<Folder>,
@@ -91,7 +91,7 @@ impl MessageIo {
             (FILE.into(), folder.path.join("body").into()),
         ];
         Ok(MessageIo {
-            // A duplicate shares the lock until the last process of the tree has closed it.
+            // A duplicate shares the lock until the tree's last process has closed it.
             lock: Some(folder.lock.try_clone()?.into()),
             env,
             folder: Some(folder),
@@ -105,8 +105,7 @@ impl MessageIo {
         base: &Path,
         state: &[u8],
     ) -> io::Result<(MessageIo, PathBuf)> {
-        // The start order carries one descriptor, which is stdin here: only this process holds the
-        // directory's lock.
+        // The start order carries one descriptor, here stdin: only this process holds the lock.
         let folder = match self.folder.take() {
             Some(folder) => folder,
             None => Folder::create(base)?,
@@ -137,7 +136,6 @@ fn in_memory(body: &[u8]) -> io::Result<OwnedFd> {
         | SealFlag::F_SEAL_GROW
         | SealFlag::F_SEAL_SHRINK
         | SealFlag::F_SEAL_SEAL;
-    // After the last byte was written.
     fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
     // Read-only; without /proc the seals have to be enough.
     match File::open(format!("/proc/self/fd/{}", memory.as_raw_fd())) {
@@ -160,10 +158,10 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// A private directory, locked while in use, and removed when it is dropped.
+/// Private directory, locked while in use, removed when dropped.
 ///
-/// Guardian and command share the lock: an unlocked directory belongs to a worker that was killed with them.
-/// The next worker sweeps it.
+/// The command shares the lock: an unlocked directory belongs to a worker killed with it, and the next worker
+/// sweeps it.
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
@@ -225,7 +223,7 @@ fn open_up(path: &Path) {
     }
 }
 
-/// Returns the parent of the message directories: TMPDIR, or /tmp.
+/// Returns TMPDIR, or /tmp.
 pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, String> {
     let base = tmpdir
         .filter(|path| !path.is_empty())
@@ -271,7 +269,7 @@ pub(super) fn environment(
     let session = message.lock.session();
     let properties = (!about.properties.is_empty())
         .then(|| serde_json::to_string(&about.properties).unwrap_or_default())
-        // Left out, not cut: half an object is no JSON, and message.json has it whole.
+        // Left out, not cut: half an object is no JSON.
         .filter(|text| text.len() <= PROPERTIES_LIMIT);
     let known = [
         (QUEUE, Some(queue.to_owned())),
@@ -321,7 +319,7 @@ pub(super) fn json(queue: &str, message: &Message, max_attempts: Option<u32>) ->
     text
 }
 
-/// Fields of `message.json`, with descriptions.
+/// Fields of `message.json`.
 pub const FIELDS: &[(&str, &str)] = &[
     ("id", "the message's id: the same at every attempt"),
     ("attempt", "which attempt this is, from 1"),

@@ -1,7 +1,6 @@
-//! Reports what a worker does: to the log, the event log, the status file, the service manager and HTTP
-//! clients.
+//! Reports what a worker does: to the logs, the status file, the service manager and HTTP clients.
 //!
-//! Called on one thread, by the worker's loop and by every processor. It must never block.
+//! Called on one thread. It must never block.
 
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -98,7 +97,7 @@ impl WorkerObserver {
         self.state().server = Some(server);
     }
 
-    /// Starts the reports to the service manager, inside the runtime.
+    /// Starts the reports, inside the runtime.
     pub(super) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
         if let Some(service_manager) = &self.state().service_manager {
             service_manager.begin(health_check);

@@ -34,7 +34,7 @@ pub(super) fn open(config: &config::Work) -> Result<Arc<dyn Queue>, UsageError> 
     }
 }
 
-/// Returns the directory for messages and states, swept, if any are passed as files.
+/// Returns the swept directory for messages and states, if one is needed.
 pub(super) fn directories(config: &config::Work) -> Result<Option<PathBuf>, UsageError> {
     let flag = match config.in_directories {
         true => "--message file",
@@ -104,7 +104,7 @@ fn open_service_bus(
     })))
 }
 
-/// Checks the queue until it answers or `CONNECT_TIMEOUT` is over; returns the signal of a stop.
+/// Checks the queue until it answers, `CONNECT_TIMEOUT` is over or a stop is requested.
 pub(super) async fn prepare(
     queue: &dyn Queue,
     signals: &mut Signals,

@@ -1,7 +1,6 @@
 //! Processes one message at a time, until it is settled.
 //!
-//! Each has its own guardian. [`super::settle`] decides what the end of a command means, the core when a lost
-//! lock ends it.
+//! [`super::settle`] decides what the end of a command means, the core when a lost lock ends it.
 
 use std::future::pending;
 use std::path::PathBuf;
@@ -41,7 +40,6 @@ pub(super) struct ProcessorContext {
     pub(super) stop_signal: i32,
     pub(super) stop_to: StopTo,
     pub(super) kill_after: Duration,
-    /// For messages and states that are passed as files.
     pub(super) base: Option<PathBuf>,
     pub(super) in_directories: bool,
     pub(super) sessions: Option<Sessions>,
@@ -226,8 +224,8 @@ impl MessageProcessor {
         if context.rules.at_most_once {
             decision = decision.completed_before();
         }
-        // The worker was suspended beyond the lock's time: only the queue knows whether it is still held.
-        // Messages to keep away are settled below.
+        // After a long suspension only the queue knows whether the lock is held. Messages to keep away are
+        // settled below.
         if progress.decision.is_none()
             && ending.cause == Cause::CommandEnded
             && held.result().is_none()
@@ -240,7 +238,7 @@ impl MessageProcessor {
         if message_io.is_on_disk() {
             self.meanwhile(removed(message_io)).await;
         }
-        // The state could not be stored, so the message was settled differently.
+        // The state could not be stored.
         if let Some(instead) = state.and_then(SessionState::instead) {
             decision = instead;
         }
@@ -262,8 +260,8 @@ impl MessageProcessor {
     /// Completes the message before its command; returns a decision if the command must not start.
     ///
     /// The command runs at most once: the queue accepts a completion only with this worker's receipt or lock
-    /// token, and only while no other worker has the message. If a doubt remains after repetitions, nothing
-    /// starts, and the message may be lost.
+    /// token, while no other worker has the message. If a doubt remains, nothing starts, and the message may
+    /// be lost.
     async fn settle_first(
         &mut self,
         id: &str,

@@ -1,5 +1,4 @@
-//! Decides what the worker does next: take messages, wait, or leave. Pure: it knows nothing of queues,
-//! commands or locks.
+//! Decides what the worker does next: take messages, wait, or leave. Pure.
 
 use std::fmt;
 use std::time::Duration;
@@ -28,10 +27,9 @@ pub(super) struct SchedulerConfig {
     pub(super) max_messages: Option<u64>,
     pub(super) idle_exit: Option<Duration>,
     pub(super) grace: Duration,
-    /// Longest refusal of a credential that the queue accepted before.
     pub(super) auth_patience: Duration,
     pub(super) batch: usize,
-    /// A request waits for messages by itself, and can be replaced by another.
+    /// A request waits for messages, and can be replaced.
     pub(super) waits: bool,
 }
 
@@ -111,7 +109,7 @@ pub(super) struct Scheduler {
     running: usize,
     taking: Option<TakeRequest>,
     counted: u64,
-    /// Session messages that may still be started: a session starts several before it is done.
+    /// Session messages that may still start: a session starts several before it is done.
     may_begin: Option<u64>,
     look_at: Instant,
     waits: Backoff,
@@ -213,8 +211,8 @@ impl Scheduler {
         Next::Wait(self.look_at.min(idle_at))
     }
 
-    /// Returns how long a waiting queue should listen: not beyond --idle-exit, and never so briefly that
-    /// silence means nothing.
+    /// Returns how long a waiting queue should listen: not beyond --idle-exit, nor so briefly that silence
+    /// means nothing.
     pub(super) fn listens_until(&self, now: Instant) -> Instant {
         let idle_at = match self.terms.idle_exit {
             Some(span) => self.busy_at + span,
@@ -267,8 +265,7 @@ impl Scheduler {
         if count > 0 {
             self.busy_at = now;
         }
-        // Grow slowly: a message that comes too late loses an attempt. A number that failed recently is not
-        // retried.
+        // Grow slowly: a late message loses an attempt. A number that failed recently is not retried.
         if count >= self.most {
             let cap = match self.too_many {
                 Some((many, at)) if now.since(at) < LEARNT => many - 1,
@@ -284,14 +281,14 @@ impl Scheduler {
         }
     }
 
-    /// Notes a failed request. `denied`: it failed for good, for want of a right or not; the worker leaves if
-    /// the queue has never answered.
+    /// Notes a failed request. `denied`: for good, for want of a right or not; the worker leaves if the queue
+    /// never answered.
     pub(super) fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
         let asked = self.taking.take();
         self.empty = false;
         self.look_later(now);
-        // The network may be too slow for so many: late messages are locked and lose an attempt. A waiting
-        // queue sends them with the next request.
+        // The network may be too slow: late messages are locked and lose an attempt. A waiting queue sends
+        // them with the next request.
         if denied.is_none() && !self.terms.waits {
             let asked = asked.map_or(self.most, |asked| asked.most);
             // Only the first failure of an outage tells anything about the number.
@@ -328,7 +325,7 @@ impl Scheduler {
         self.look_at = now + self.jitter.spread(self.waits.next_pause());
     }
 
-    /// Notes that a message was settled; `ran`: its command was started.
+    /// Notes a settled message; `ran`: its command was started.
     pub(super) fn done(&mut self, now: Instant, ran: bool) {
         self.running = self.running.saturating_sub(1);
         // A message given back without a run does not count: `--once` has to try another.
@@ -353,8 +350,7 @@ impl Scheduler {
         }
     }
 
-    /// Notes the dead-lettering of a message requested at `taken`. A failure pauses the queue; after several
-    /// in a row the worker leaves.
+    /// Notes a dead-lettering. A failure pauses the queue; after several in a row the worker leaves.
     pub(super) fn put_aside(&mut self, now: Instant, taken: Instant, result: Result<(), String>) {
         match result {
             Ok(()) => self.refusals = 0,
@@ -385,7 +381,7 @@ impl Scheduler {
         }
     }
 
-    /// Takes a stop request: the first one lets running commands finish.
+    /// Takes a stop request; the first one lets running commands finish.
     pub(super) fn asked_to_stop(&mut self, now: Instant, signal: i32) -> Stop {
         let stop = self.stop.asked(now, signal);
         let may_overlap = matches!(&self.leaving, Some((why, _)) if *why == OVERLAP);

@@ -1,8 +1,7 @@
 //! Processes the messages of a session one after another, until the session is given up.
 //!
 //! Between two messages the last one's lease renews the session's lock. No message may begin before the queue
-//! has confirmed the previous settlement: a doubt ends the session, and the next worker begins with that
-//! message.
+//! has confirmed the last settlement: a doubt ends the session, and the next worker begins with that message.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -162,7 +161,7 @@ fn sessions_end(context: &ProcessorContext, begun: u64) -> bool {
     most.is_some_and(|most| begun >= most)
 }
 
-/// Waits for --lock-delay, in which the previous worker learns of its loss, and reads the state.
+/// Waits for --lock-delay, in which the previous worker learns of its loss, then reads the state.
 async fn begin(
     session: &Arc<dyn Session>,
     lease: &MessageLease,
@@ -172,7 +171,7 @@ async fn begin(
     let delay = context.sessions.map(|sessions| sessions.lock_delay);
     let from = session.taken() + delay.unwrap_or_default();
     let ready = async {
-        // Short sleeps: the runtime's clock stops while the machine sleeps.
+        // Short: the runtime's clock stops while the machine sleeps.
         while let now = Instant::now()
             && now < from
         {
@@ -221,14 +220,13 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// Content of the state's file, and the file's size.
+/// Content of the state's file, and its size.
 type Left = io::Result<(Vec<u8>, u64)>;
 
 #[derive(Default)]
 struct State {
     content: Vec<u8>,
     path: Option<PathBuf>,
-    /// Pending read of that file.
     reading: Option<oneshot::Receiver<Left>>,
     instead: Option<Decision>,
 }
@@ -244,7 +242,6 @@ impl SessionState {
         }))
     }
 
-    /// Gives the message a lock that stores the state before it completes.
     fn with_lock(&self, message: Message) -> Message {
         *lock(&self.0.state) = State {
             content: self.content(),
@@ -273,23 +270,22 @@ impl SessionState {
         (state.path, state.reading) = (Some(path), None);
     }
 
-    /// Returns the decision that replaced the original one.
     pub(super) fn instead(&self) -> Option<Decision> {
         lock(&self.0.state).instead.clone()
     }
 }
 
-/// Lock of a message that stores its session's state first.
+/// Lock that stores the session's state before it completes the message.
 ///
-/// After a failure between the two the message comes again, with a state that may include it. In the opposite
-/// order the state would be lost.
+/// A failure between the two repeats the message, with a state that may include it. The opposite order would
+/// lose the state.
 struct LockWithState {
     inner: Arc<dyn Lock>,
     shared: Arc<Shared>,
 }
 
 impl LockWithState {
-    /// Stores the content of the command's file if it has changed; `Fatal` if that can never work.
+    /// Stores the command's file if it has changed; `Fatal` if that can never work.
     async fn store(&self, give_up_at: Instant) -> Result<(), Failure> {
         let Some(path) = lock(&self.shared.state).path.clone() else {
             return Ok(());
@@ -352,7 +348,7 @@ fn not_stored(why: &io::Error) -> Failure {
 /// is unknown.
 fn read(path: &Path, most: usize) -> Left {
     let mut options = OpenOptions::new();
-    // The command may have replaced it by a link to another user's file, or a pipe without a writer.
+    // It may be a link to another user's file by now, or a pipe without a writer.
     let options = options
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);

@@ -1,7 +1,7 @@
 //! The table that turns the end of a command into the settlement of its message. Pure.
 //!
-//! Called when no process of the command is alive, before anything runs. It must never settle a message whose
-//! lock was lost or in doubt: another worker may have it.
+//! Called once no process of the command is alive. It must never settle a message whose lock was lost or in
+//! doubt: another worker may have it.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -16,18 +16,17 @@ use crate::units;
 pub(super) struct Rules {
     /// Attempts before a message is dead-lettered, at least 1; `None`: the queue counts.
     pub(super) max_attempts: Option<u32>,
-    /// False for a dead-letter queue, whose messages cannot be dead-lettered again.
+    /// False for a dead-letter queue.
     pub(super) puts_aside: bool,
     pub(super) retry_delay: Backoff,
     pub(super) dead_letter_exit: Vec<RangeInclusive<u8>>,
     /// Exceptions from `dead_letter_exit`.
     pub(super) retry_exit: Vec<RangeInclusive<u8>>,
     pub(super) timeout: Option<Duration>,
-    /// Completes a message before its command starts.
     pub(super) at_most_once: bool,
 }
 
-/// Final result of a message. Its word is in the logs and the metrics.
+/// Final result of a message, for logs and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Completed,
@@ -36,7 +35,7 @@ pub(super) enum Outcome {
     /// Completed before its command, which then failed.
     Failed,
     Released,
-    /// Removed by the queue: its time to live had ended, or the queue was deleted.
+    /// Removed by the queue: its time had ended, or the queue was deleted.
     Expired,
     /// Not settled: the lock was lost, or in doubt at the deadline.
     Lost,
@@ -98,8 +97,7 @@ impl Decision {
         Decision::new(settlement, Some(reason))
     }
 
-    /// Returns the decision if the completion before the command was not confirmed. `is_gone`: the message
-    /// was gone before.
+    /// Returns a decision unless the completion was confirmed. `is_gone`: the message was gone before.
     pub(super) fn not_started(result: &Result<(), Failure>, is_gone: bool) -> Option<Decision> {
         let confirmed = result.is_ok() && !is_gone;
         // The queue's answer replaces this outcome.
@@ -165,7 +163,7 @@ impl Rules {
         if self.puts_aside {
             return Decision::dead_letter(reason, detail);
         }
-        // From a dead-letter queue: the message stays, and comes again after a while.
+        // From a dead-letter queue: the message comes again after a while.
         Decision::new(Settlement::Retry(self.delay(attempt)), Some(reason))
     }
 

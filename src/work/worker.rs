@@ -1,7 +1,5 @@
 //! `trafficcop work`: opens the queue, forks a guardian for each processor, and takes messages until it is
 //! done.
-//!
-//! [`Scheduler`] decides what to do next, [`super::settle`] what happens to a message.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -470,7 +468,7 @@ impl Worker {
             let why = why.clone();
             self.scheduler.leave(now, Why::NoHandover { why });
         }
-        // ETIME: the deadline had passed at the start, which is no fault of the command.
+        // ETIME: the deadline had passed at the start: no fault of the command.
         if let Some(errno) = done.errno.filter(|errno| *errno != Errno::ETIME as i32) {
             self.scheduler.leave(now, Why::NotStarted { errno });
         }

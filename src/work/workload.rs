@@ -1,7 +1,7 @@
 //! The command of one message, as the driver sees it: started once, under one guardian.
 //!
-//! It also ends a command that exceeds --timeout, or at a second stop signal; for the core, it ended by
-//! itself. Nothing here may block.
+//! It also ends a command at --timeout or at a second stop signal; to the core, that one ended by itself.
+//! Nothing here may block.
 
 use std::ffi::OsString;
 use std::future::pending;
@@ -186,7 +186,7 @@ impl Workload for MessageWorkload<'_> {
                     return event;
                 }
                 self.progress.timed_out = true;
-                // The core takes this for an end by itself; the table knows about the timeout.
+                // The core takes this for an end by itself.
                 let (signal, grace) = (self.context.stop_signal, self.context.kill_after);
                 self.handle.drain(signal, now + grace);
                 continue;
@@ -211,8 +211,7 @@ impl Workload for MessageWorkload<'_> {
                     tracing::warn!("{why}: killing the command");
                     self.handle.kill();
                 }
-                // Before the hurry and the timeout: a command that has just ended is neither killed nor too
-                // late.
+                // Before hurry and timeout: a command that has just ended is neither killed nor late.
                 event = self.handle.next_event() => {
                     self.on_event(&event);
                     return event;

@@ -1,4 +1,3 @@
-//! Tests of the worker's scheduler.
 
 use super::*;
 
@@ -28,7 +27,6 @@ fn scheduler(terms: SchedulerConfig) -> Scheduler {
     Scheduler::new(terms, 7, T)
 }
 
-/// Takes so many messages from the queue.
 fn take(scheduler: &mut Scheduler, now: Instant, count: usize) {
     assert!(matches!(scheduler.next(now), Next::Take(wanted) if wanted >= count));
     scheduler.takes(now, 4);
@@ -327,7 +325,7 @@ fn waiting_request_is_replaced_when_more_processors_are_free() {
     assert_eq!(scheduler.next(T), Next::Take(4));
     scheduler.takes(T, 4);
     assert_eq!(scheduler.next(T + secs(50)), Next::Wait(Instant::FOREVER));
-    // One came; the other three are requested again, and a fourth when a processor is free.
+    // One came; three are requested again, a fourth when a processor is free.
     scheduler.took(T + secs(50), 1);
     assert_eq!(scheduler.next(T + secs(50)), Next::Take(3));
     scheduler.takes(T + secs(50), 3);
@@ -479,7 +477,7 @@ fn late_batch_is_halved() {
     many.takes(now, 4);
     many.took(now, 1);
     assert_eq!(many.next(now), Next::Take(4));
-    // A batch that was too large is rarely retried: each retry costs every message an attempt.
+    // Each retry of too large a batch costs every message an attempt.
     let (mut poor, mut now, mut lost) = (slow(64), T, 0);
     for _ in 0..300 {
         let most = match poor.next(now) {
@@ -532,10 +530,10 @@ fn no_session_is_taken_beyond_max_messages() {
     scheduler.took(T, 1);
     assert_eq!(scheduler.next(T), Next::Take(1));
     scheduler.takes(T, 1);
-    // The session has started one, which leaves nine for another session.
+    // The session has started one: nine are left for another.
     scheduler.may_begin(9);
     assert!(scheduler.is_taking());
-    // It has started all of them: the request under way is withdrawn, and no other is made.
+    // It has started all: the request under way is withdrawn.
     scheduler.may_begin(0);
     assert!(!scheduler.is_taking());
     assert_eq!(scheduler.next(T), Next::Wait(Instant::FOREVER));
