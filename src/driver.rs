@@ -1,7 +1,6 @@
 //! The driver: the one place where a lease and a process meet.
 //!
-//! It passes each input (a signal, an event of the tree, a reply of the store, the time) to the pure state
-//! machine, and carries out its actions in order. It has no policy.
+//! It passes each input to the pure state machine, and carries out its actions in order. It has no policy.
 
 mod observation;
 
@@ -25,8 +24,7 @@ use crate::lasting;
 use crate::lease::{LeaseStore, RecordUpdate};
 use crate::signals::{SignalEvent, Signals};
 
-// Tokio's timers stop while the machine sleeps; the guardian reports a jump of the clock. This limits the
-// rest.
+// Tokio's timers stop while the machine sleeps, and only a guardian reports the jump.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(3600);
 // Nothing waits for this announcement.
 const ANNOUNCE: Duration = Duration::from_secs(5);
@@ -54,16 +52,16 @@ pub trait Workload: Send {
     fn pause(&mut self);
     /// Forgets the release info: this instance must not release the lease any more.
     fn forget_release_info(&mut self);
-    /// Takes why the tenure ended (`None`: nothing was started) and how the main process ended. Called before
-    /// the release, with no process left.
+    /// Takes why the tenure ended (`None`: nothing was started) and the main process's exit, before the
+    /// release, with no process left.
     fn gives_back(&mut self, _cause: Option<&Cause>, _exit: Option<Exit>) {}
     /// Runs the standby command until the next [`Workload::start`].
     fn stand_by(&mut self) {}
-    /// Checks whether this machine is fit for control: [`WorkloadEvent::Condition`] follows.
+    /// Checks the machine's fitness for control: [`WorkloadEvent::Condition`] follows.
     fn ask(&mut self, _give_up_at: Instant) {}
     /// Handles the end of a tenure.
     fn tenure_over(&mut self, _cause: &Cause) {}
-    /// Resolves when the --on-lost hook has ended, or after its grace; the next acquire waits for it.
+    /// Resolves when the --on-lost hook has ended, or after its grace: the next acquire waits for it.
     fn settled(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
         None
     }
@@ -116,15 +114,15 @@ pub async fn drive(
             return ending;
         }
         driver.tell_health();
-        // An instance that is handed a lock it does not want yet keeps all others out.
+        // An instance that is handed a lock too early keeps all others out.
         let listening = wakes && driver.tenure.listens() && !driver.acquiring;
         let until_free = {
             let store = Arc::clone(&driver.store);
             async move { store.until_free().await }
         };
         let wake_at = driver.wake_at();
-        // Signals first, because a person waits. Then the tree, whose end must be known before a reply of the
-        // store is judged.
+        // Signals first: a person waits. Then the tree, whose end must be known before a reply of the store
+        // is judged.
         tokio::select! {
             biased;
             asked = signals.next() => driver.asked(asked),
@@ -146,17 +144,15 @@ struct Driver<'a> {
     calls: FuturesUnordered<Reply>,
     acquiring: bool,
     telling: bool,
-    // End of the wait for an acquire that is to be undone.
     withdrawn: Option<Instant>,
-    // By the store's last grant, not by the core's deadlines: observers compare the two.
+    // By the store's last grant, not the core's deadlines: observers compare the two.
     expires: Instant,
 }
 
 impl Driver<'_> {
     fn tell(&mut self, event: Event) {
         let now = Instant::now();
-        // The time first: after a pause (a stopped process, a sleeping machine) the core must judge the reply
-        // by it.
+        // The time first: after a pause of the process or machine, the core must judge the reply by it.
         if event != Event::Ticked {
             let actions = self.tenure.step(now, Event::Ticked);
             self.act(now, actions);
@@ -276,7 +272,7 @@ impl Driver<'_> {
     fn woke(&mut self) {
         let now = Instant::now();
         if self.withdrawn.is_some_and(|give_up_at| now >= give_up_at) {
-            // The store did not answer. A late grant is undone with the same lease id, or expires.
+            // A late grant is undone with the same lease id, or expires.
             self.withdrawn = None;
             self.acquiring = false;
             self.telling = false;
@@ -365,7 +361,7 @@ impl Driver<'_> {
                     }));
                 }
                 Action::Start(start) => {
-                    // First: news of the start comes after it.
+                    // News of the start comes after it.
                     self.observe(Observation::Starts {
                         kill_at: start.deadlines.kill_at,
                         expires: self.expires,
@@ -418,7 +414,7 @@ impl Driver<'_> {
                     }));
                 }
                 Action::Release { give_up_at } => {
-                    // Pending calls would request a lease that is about to end.
+                    // Pending calls are about a lease that is about to end.
                     self.calls.clear();
                     self.telling = false;
                     self.workload.forget_release_info();

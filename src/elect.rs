@@ -1,7 +1,7 @@
 //! `trafficcop elect`: competes for control, and tells a reader on stdout which instance has it.
 //!
 //! It is `run` with a fixed command under a guardian, the process that tells the reader
-//! ([`crate::elect::announce`]): so the reader gets `standby` in time even if this process is killed or
+//! ([`crate::elect::announce`]). So the reader gets `standby` in time even if this process is killed or
 //! stopped. This module adds a standby's lines, the reader that hangs up, and the child's death.
 //!
 //! Stdout has one writer at a time: the child if there is one, else this process.
@@ -73,14 +73,13 @@ struct ReaderLines {
     store: Arc<dyn LeaseStore>,
     identity: String,
     control: Option<String>,
-    /// Holder and token of the last line.
     named: Option<(Option<String>, Option<u64>)>,
 }
 
 impl ReaderLines {
     fn standby(&mut self, holder: Option<&str>, token: Option<u64>) {
         let now = Some((holder.map(str::to_owned), token));
-        // A standby looks every few seconds; the reader gets changes.
+        // The reader gets changes only.
         if self.named == now {
             return;
         }
@@ -117,7 +116,7 @@ struct ElectWorkload {
     grace: Duration,
     kill_at: Instant,
     exit: Option<Exit>,
-    /// No time is left for a grace.
+    /// No time for a grace.
     hurried: bool,
     /// End of a grace that this process gives in place of a dead child.
     held_back: Option<Instant>,
@@ -126,12 +125,12 @@ struct ElectWorkload {
 impl ElectWorkload {
     /// `None` while the reader has its grace.
     fn child_gone(&mut self, at: Instant) -> Option<WorkloadEvent> {
-        // No reader is left: give the lock back at once.
+        // Without a reader, give the lock back at once.
         let hung_up = self.lines_out.gone().is_some()
             || self.exit == Some(Exit::Signal(libc::SIGPIPE))
             || self.exit == Some(Exit::Code(exit::CANNOT_WRITE));
         let nobody_told = self.exit == Some(Exit::Code(0));
-        // The reader has not acted since then, however late this process hears of it.
+        // The reader has not acted since the child's end, however late this process hears of it.
         if !self.progress.believed() {
             return Some(WorkloadEvent::TreeEmpty { at });
         }
@@ -139,7 +138,6 @@ impl ElectWorkload {
             self.lines_out
                 .with(|lines_out| lines_out.standby(None, None));
             let now = Instant::now();
-            // The grace that the child would have given.
             let until = self.kill_at.min(now + self.grace);
             if !self.hurried && now < until {
                 self.held_back = Some(until);
@@ -183,7 +181,7 @@ impl Workload for ElectWorkload {
 
     fn pass(&mut self, _signal: i32) {}
 
-    /// Leaves the child running: it must write at the deadline.
+    /// The child must write at the deadline.
     fn pause(&mut self) {
         if let Err(why) = guardian::stop_ourselves(StopAsked::of_a_signal()) {
             tracing::warn!("cannot stop: {why}");
@@ -268,7 +266,6 @@ impl Observer for StdoutObserver {
     }
 }
 
-/// Link and its target.
 struct ControlLink(PathBuf, PathBuf);
 
 impl ControlLink {
@@ -287,7 +284,7 @@ impl ControlLink {
 
 impl Drop for ControlLink {
     fn drop(&mut self) {
-        // Another instance may have put its link there.
+        // It may be another instance's link.
         if std::fs::read_link(&self.0).is_ok_and(|target| target == self.1) {
             let _ = std::fs::remove_file(&self.0);
         }
@@ -317,7 +314,7 @@ fn link(
     Ok(Some((made, lasting::of_link(path)?)))
 }
 
-/// It forks: the process must have one thread.
+/// Forks: the process must have one thread.
 pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
     // Without a reader, control would only be kept from others.
     if let Some(leave) = nobody_reads() {
@@ -329,7 +326,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     };
     let lock = store.info().name;
     config.refuse_our_own(&lock)?;
-    // A reader would take two halves of a line for two lines.
+    // Half a line would count as a line.
     if !lines::fits(&lock) {
         let why = "the lock's name is too long for lines that go through a pipe as a whole: take a shorter one";
         return Err(UsageError::new(why).into());
@@ -349,7 +346,6 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         ..Setup::new(programs, config.contain, config.rules.grace)
     };
     let guardian = guardian::fork(setup).map_err(no_guardian)?;
-    // The child inherits the guardian's copy.
     drop(theirs);
     let condition = fork_for_the_condition(&config)?;
     report::context(report::Context {
@@ -377,7 +373,6 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
         let mut child = workload(&config, &store, Guardians::of_one(guardian, condition))?;
-        // The reader can answer as soon as it has read the child's `holder`.
         look_after(&mut child, &config, None, &observers)?;
         let reader = ElectWorkload {
             child,

@@ -1,10 +1,10 @@
-//! The library's interface: competes for control inside a program, instead of wrapping a command.
+//! The library's interface: competes for control inside a program.
 //!
-//! Runs the same [`drive`](crate::driver::drive) as `trafficcop run`, with the program as the workload.
-//! Nothing here can stop the program's own code: the promise holds only if the program asks.
+//! It runs [`drive`](crate::driver::drive) with the program as the workload. Nothing here can stop the
+//! program's own code: the promise holds only if the program asks.
 //!
-//! Without guards the lease is given back, and the instance is cordoned, to the core, until the program waits
-//! again.
+//! Without guards the lease is given back, and the core takes the instance for cordoned until the program
+//! waits again.
 
 mod builder;
 mod connection;
@@ -41,7 +41,7 @@ pub use worker::{Worker, WorkerBuilder};
 
 /// One instance that competes for control inside a program.
 ///
-/// Dropping it ends the competition, but not the work: the lease is kept until the last [`Guard`] is dropped,
+/// Dropping it ends the competition, but not the work. The lease is kept until the last [`Guard`] is dropped,
 /// or for the grace (10 s without a budget).
 ///
 /// ```
@@ -135,7 +135,8 @@ impl TrafficCop {
         self.shared.acquired().await
     }
 
-    /// Waits for control for at most `limit`. The instance goes on competing: stop it if it should not.
+    /// Waits for control for at most `limit`; `None` without it. The instance goes on competing: stop it if
+    /// it should not.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -186,7 +187,7 @@ impl TrafficCop {
     pub async fn stop(self) -> Result<(), Error> {
         // A standby has nothing to give back.
         let had_control = self.shared.token().is_some();
-        // Before the stop, so that the drain is over at once.
+        // First, so that the drain is over at once.
         self.shared.end_work();
         // Fails only if the competition is over.
         let _over = self.stop.send(());
@@ -228,20 +229,19 @@ impl Guard {
     /// Returns whether this guard's control lasts; see [`TrafficCop::has_control`].
     #[must_use]
     pub fn has_control(&self) -> bool {
-        // The deadline first: while this tenure is the current one, its deadline cannot be a later tenure's.
+        // The deadline first: while this tenure is current it cannot be a later tenure's.
         self.held.shared.is_in_time() && self.held.shared.token() == Some(self.held.token)
     }
 
-    /// Tells a [`watchdog`](Builder::watchdog) that the work goes on. It only writes to memory: call it at
-    /// least twice in the watchdog's time.
+    /// Tells a [`watchdog`](Builder::watchdog) that the work goes on; only writes to memory. Call it at least
+    /// twice in the watchdog's time.
     pub fn alive(&self) {
-        // A guard that outlived its tenure knows nothing of a later one.
         if self.held.shared.token() == Some(self.held.token) {
             self.held.shared.said_alive();
         }
     }
 
-    /// Resolves when control is lost, in doubt, or given back by [`TrafficCop::stop`]: end the work then.
+    /// Resolves when control is lost, in doubt or given back: end the work then.
     pub async fn lost(&self) {
         let ours = Control::InControl {
             token: self.held.token,
@@ -270,8 +270,7 @@ async fn run_while<F: Future>(
     let mut lost = pin!(lost);
     let mut future = pin!(future);
     poll_fn(|context| {
-        // Before each step: the future's own wake-up may come first, and after a sleep of the machine the
-        // clock knows first.
+        // Before each step: the future's own wake-up may come first, and after a sleep the clock knows first.
         if lost.as_mut().poll(context).is_ready() || !has_control() {
             return Poll::Ready(Err(Lost));
         }
@@ -320,7 +319,6 @@ impl Guards {
         }
     }
 
-    /// Returns whether this tenure had guards, and has none now.
     fn has_ended(&self, token: u64) -> bool {
         let last = self.last.as_ref();
         last.is_some_and(|(of, held)| *of == token && held.strong_count() == 0)
@@ -332,7 +330,7 @@ impl Guards {
         }
     }
 
-    /// Gives control back. A waiter of this instance waits behind all others.
+    /// Gives control back; a waiter of this instance queues behind all others.
     fn resign(&mut self, why: &str) {
         // A cordon: the core's tested rules then drain, release and do not compete.
         self.tell(Some(Cordon {
@@ -397,7 +395,6 @@ impl Shared {
         ))
     }
 
-    /// Returns a guard of the tenure, unless all are gone.
     fn guard(self: &Arc<Shared>) -> Option<Guard> {
         let mut guards = self.guards();
         let token = self.token()?;

@@ -21,7 +21,7 @@ const TERM: i32 = libc::SIGTERM;
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
     Standby,
-    /// Must succeed before the command starts.
+    /// Must succeed before the command.
     OnAcquire,
     Command,
 }
@@ -52,7 +52,7 @@ pub(crate) enum Effect {
     Say(HookNotice),
 }
 
-/// News about a role that the core does not know.
+/// News that the core does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HookNotice {
     /// The standby command starts again with the next wait.
@@ -61,7 +61,6 @@ pub(crate) enum HookNotice {
     StandbyFailed(Failed, Duration),
     StandbyDrained,
     LeftBehind(Role),
-    /// Nothing can start here any more.
     StandbyStuck,
 }
 
@@ -81,7 +80,7 @@ enum Tree {
         acting: bool,
     },
     Command,
-    /// The guardian is dead, and its tree is being killed; the core may wait for that.
+    /// The guardian is dead; the core may wait for its tree.
     Orphaned {
         awaited: bool,
     },
@@ -93,13 +92,11 @@ enum Tree {
 pub(crate) struct HookSequencer {
     config: HookConfig,
     tree: Tree,
-    /// Until the core learns that no process of it lives.
+    /// Kept until the core learns that no process of it lives.
     term: Option<Start>,
     /// Time between the last moment to start something and the deadline.
     stale: Duration,
-    /// Token of the tenure whose hook has succeeded.
     prepared: Option<u64>,
-    /// The instance waits for control.
     standing: bool,
     due: Option<Instant>,
     history: History,
@@ -155,7 +152,7 @@ impl HookSequencer {
     pub(crate) fn start(&mut self, now: Instant, term: Start) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.term.is_some() || self.tree == (Tree::Orphaned { awaited: true }) {
-            // The core replaces nothing: what it started is still there.
+            // The core replaces nothing.
             return effects;
         }
         // First: a standby command that ends now must not start again.
@@ -178,7 +175,6 @@ impl HookSequencer {
                     });
                 }
             }
-            // Excluded above.
             Tree::OnAcquire { .. } | Tree::Command => {}
             Tree::Orphaned { .. } | Tree::Never => self.refuse(&mut effects),
         }
@@ -257,7 +253,6 @@ impl HookSequencer {
         effects
     }
 
-    /// Ends what runs without control.
     pub(crate) fn finish(&mut self, end_of_grace: Instant) -> Vec<Effect> {
         self.standing = false;
         self.due = None;

@@ -61,7 +61,6 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
         command: config.candidate.command.clone(),
     });
     config.warn_of_idle_flags(store.info().lease);
-    // The message names the lock.
     if let Some(ending) = cannot_work(&config) {
         return Ok(report::ending(&ending, config.conflict_status));
     }
@@ -88,7 +87,8 @@ pub(crate) fn not_runnable(command: &[OsString]) -> Option<Errno> {
     guardian::which(command.first()?, path.as_deref()).err()
 }
 
-/// Fails now, not at the fail-over, if the command cannot run. A hook may still provide it.
+/// Returns the ending if the command cannot run: better now than at the fail-over. A hook may still provide
+/// it.
 fn cannot_work(config: &Config) -> Option<Ending> {
     let errno = not_runnable(&config.command)?;
     if config.roles.on_acquire.is_some() {
@@ -113,7 +113,6 @@ fn cannot_work(config: &Config) -> Option<Ending> {
 pub(crate) struct Guardians {
     first: Guardian,
     hook_programs: HookPrograms,
-    /// Runs --on-lost.
     second: Option<Guardian>,
     condition: Option<Guardian>,
     health: Option<Guardian>,
@@ -196,7 +195,6 @@ pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<G
     guardian::fork(setup).map(Some).map_err(no_guardian)
 }
 
-/// Names the reason: a setting, or no room on the machine.
 pub(crate) fn no_guardian(refusal: guardian::SetupError) -> anyhow::Error {
     if refusal.is_of_the_settings() {
         return UsageError::new(refusal.to_string()).into();
@@ -300,7 +298,8 @@ pub(crate) fn look_after(
     // The command could not report, and would be stopped for that.
     if rules.watchdog.is_some() && workload.notify_socket.is_none() {
         return Err(UsageError::of_the_machine(
-            "--watchdog: there is no directory for the command's NOTIFY_SOCKET: make /run or /tmp writable, or set TMPDIR",
+            "--watchdog: there is no directory for the command's NOTIFY_SOCKET: make /run or /tmp writable, or set \
+             TMPDIR",
         )
         .into());
     }
@@ -360,14 +359,12 @@ pub(crate) fn rules(config: &Config, store: &dyn LeaseStore) -> Rules {
     let mut rules = config.rules.clone();
     // A local lock has no deadline: a budget would end commands for no reason.
     rules.budget = terms.lease.and(rules.budget);
-    // A poll would only cost wake-ups.
     rules.poll = rules.poll.filter(|_| !terms.wakes);
     rules
 }
 
 pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
     if let Cause::Store { why, denied } = &mut ending.cause
-// Some stores name it themselves.
         && !why.contains(lock)
     {
         let advice = if *denied {

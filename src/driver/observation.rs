@@ -1,9 +1,7 @@
-//! [`Observation`] and [`Observer`]: events of an instance, and their receivers.
-
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Notice, Ring, WorkloadEvent};
 
-/// Receiver of observations, such as the log or a file. It must neither wait nor decide anything.
+/// Receiver of observations, which must neither wait nor decide anything.
 pub trait Observer: Send {
     /// Takes an observation.
     fn observe(&mut self, now: Instant, observation: &Observation<'_>);

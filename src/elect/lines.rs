@@ -29,7 +29,6 @@ const UNKNOWN: &str = "unknown";
 // In characters: a line must fit into a pipe as a whole.
 const NAME_LIMIT: usize = 256;
 
-// Leaves room for the rest of a line.
 const LOCK_LIMIT: usize = 2000;
 
 /// Fields of `--json` (`args::FIELDS`), in this order.
@@ -90,7 +89,7 @@ impl Role {
                 role: self,
                 time: wall_clock(),
             };
-            // Strings and numbers only: it cannot fail.
+            // Cannot fail: strings and numbers only.
             return serde_json::to_string(&line).unwrap_or_default() + "\n";
         }
         match (self.role, self.token) {
@@ -115,7 +114,6 @@ pub(super) struct ReaderLog(pub(super) LogObserver);
 impl Observer for ReaderLog {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
         match observation {
-            // The child's leftovers do not concern the operator.
             Observation::Workload(WorkloadEvent::LeftBehind) => return,
             Observation::Workload(WorkloadEvent::Lost) => {
                 return tracing::warn!(
@@ -198,15 +196,10 @@ pub(super) const TOLD: u8 = b's';
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// `holder` waits to be written.
     Before,
-    /// Control was gone before `holder`.
     Silent,
-    /// The reader may believe `holder`.
     Believed,
-    /// `standby` waits to be written.
     Leaving,
-    /// The reader has its grace.
     Told,
 }
 

@@ -28,7 +28,7 @@ enum LockPlace {
     Store(Arc<dyn LeaseStore>),
 }
 
-/// Settings of a competition, from [`TrafficCop::blob`], [`TrafficCop::file`] or [`TrafficCop::with_store`].
+/// Settings of a competition.
 #[must_use = "nothing competes before it is started"]
 pub struct Builder {
     lock: String,
@@ -105,12 +105,10 @@ impl Builder {
         if path.as_os_str().is_empty() {
             return Err(Error::refused("the lock's path is empty: name a file"));
         }
-        // The drive alone decides: a kernel's lock on a shared drive has let three commands run at the same
-        // time.
+        // The drive alone decides: a kernel's lock on a shared drive let three commands run at once.
         let lock = lease::at_path(path, false, 1).map_err(not_opened)?;
         lock.warn();
-        // Opened now: the caller learns of a path that cannot be a lock. Closed again: the identity may still
-        // change.
+        // Opened now for an early error; closed again, since the identity may still change.
         drop(open(&*lock, &competitor(None, LEASE, None))?);
         let name = path.display().to_string();
         Ok(Builder::at(name, LockPlace::Named(lock)))
@@ -127,15 +125,15 @@ impl Builder {
         self
     }
 
-    /// Promises that exactly one of two machines creates a directory on the lock's drive. Otherwise an
+    /// Promises that exactly one of two machines creates a directory on the lock's drive: otherwise an
     /// unknown shared file system is refused. A wrong promise gives two instances control.
     pub fn mkdir_is_exclusive(mut self) -> Builder {
         self.mkdir_is_exclusive = true;
         self
     }
 
-    /// Sets the lease: 15 to 60 whole seconds on a blob (default 60), 10 to 60 s on a shared drive, without
-    /// effect on a local disk.
+    /// Sets the lease: 15 to 60 whole seconds on a blob (default 60), 10 to 60 s on a shared drive. A local
+    /// disk ignores it.
     pub fn lease(mut self, lease: Duration) -> Builder {
         self.lease = Some(lease);
         self
@@ -155,8 +153,8 @@ impl Builder {
     }
 
     /// Rings for standbys while in control, and otherwise listens to the holder: control passes within
-    /// milliseconds (default: off). It listens on this private TCP address; `None` takes a free port where
-    /// this machine reaches the store. It has no effect on a local disk or a custom store.
+    /// milliseconds (default: off). It listens on TCP at `address`, which must be private; `None` takes a
+    /// free port where this machine reaches the store. It has no effect on a local disk or a custom store.
     pub fn doorbell(mut self, address: Option<SocketAddr>) -> Builder {
         self.doorbell = Some(DoorbellAddress {
             ip: address.map(|address| address.ip()),
@@ -166,7 +164,7 @@ impl Builder {
     }
 
     /// Takes control only while `condition` is true (default: always). A standby calls it at each poll on a
-    /// thread of the runtime, so it must not block. It never ends a tenure.
+    /// thread of the runtime: it must not block. It never ends a tenure.
     pub fn only_if(mut self, condition: impl Fn() -> bool + Send + 'static) -> Builder {
         self.only_if = Some(Box::new(condition));
         self

@@ -1,6 +1,6 @@
 //! [`Connection`]: a program's storage account and credential, if they are not in its environment.
 //!
-//! It must never show a secret, nor combine a given credential with one of the environment.
+//! It must never show a secret, nor combine a given credential with the environment's.
 
 use std::fmt;
 #[cfg(feature = "entra")]
@@ -18,10 +18,9 @@ use crate::host;
 use crate::lease::blob;
 use crate::queue::storage;
 
-/// Storage account of a lock or a queue, and the credential for it.
+/// Storage account of a lock or a queue, and its credential.
 ///
-/// By default both come from the environment. After any setter, no `AZURE_…` variable is read; proxies and
-/// the system's certificates work as before.
+/// By default both come from the environment. After any setter, no `AZURE_…` variable is read.
 ///
 /// ```
 /// # fn main() -> Result<(), trafficcop::Error> {

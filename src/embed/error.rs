@@ -29,7 +29,7 @@ pub enum Error {
         /// Reason, in one line.
         why: String,
     },
-    /// The competing task ended early: it panicked, or its runtime was shut down.
+    /// The competing task panicked, or its runtime was shut down.
     #[error("the task that competes for control ended early: {0}")]
     Failed(String),
 }

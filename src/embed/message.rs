@@ -1,7 +1,7 @@
 //! [`MessageLock`]: a lock that renews itself while a program processes its message.
 //!
-//! For programs that take messages from a [`Queue`](crate::queue::Queue) themselves. Nothing here can stop
-//! the program's own code.
+//! For programs that use a [`Queue`](crate::queue::Queue) themselves. Nothing here can stop the program's own
+//! code.
 
 use std::fmt;
 use std::future::Future;
@@ -20,7 +20,7 @@ use crate::driver::{Start, Workload};
 use crate::queue::{About, Message, Settlement};
 use crate::work::lease::MessageLease;
 
-// Per cent of the lock's time, as in `trafficcop work`.
+// Per cent of the lock's time.
 const RENEW_AT: u32 = 70;
 
 /// Message with a lock that a task renews until the message is settled.
@@ -67,7 +67,7 @@ impl MessageLock {
         let poll = Some(Duration::from_millis(1));
         let rules = rules(Some(budget), poll, IfLost::Exit);
         let held = Arc::new(MessageLease::new(&message, "message"));
-        // It is held before the task begins; its time counts from before the take was sent.
+        // Held before the task begins; counted from before the take was sent.
         let shared = Shared::new(
             "message",
             Control::InControl {
@@ -219,7 +219,6 @@ impl Drop for MessageLock {
 struct Processing {
     program: Program,
     held: Arc<MessageLease>,
-    /// The queue reported the loss.
     gone: bool,
 }
 
@@ -252,7 +251,7 @@ impl Workload for Processing {
 
     fn gives_back(&mut self, cause: Option<&Cause>, _exit: Option<Exit>) {
         // Only the end that the program asked for settles: otherwise another instance may have the message.
-        // Without a cause nothing was started, but the program has had it.
+        // Without a cause nothing was started, but the program had it.
         if self.gone || !matches!(cause, Some(Cause::Stopped(_))) {
             self.held.decide(None);
         }
@@ -316,7 +315,6 @@ mod tests {
         let lock = Scripted::settling([scripted::refused()]);
         let said = held(&lock).dead_letter("Bad", "no").await;
         assert!(matches!(said, Err(Failure::Fatal { .. })), "{said:?}");
-        // In doubt the settlement is repeated unchanged.
         let lock = Scripted::settling([scripted::transient(), Ok(())]);
         held(&lock).retry(LONG).await.unwrap();
         assert_eq!(
@@ -398,7 +396,6 @@ mod tests {
             let message = taken_before(&lock, lock_time, ago);
             message.lost().await;
             assert!(!message.has_control());
-            // The program works until it has heard of the loss.
             assert_eq!(lock.asked(), []);
             let said = message.complete().await;
             assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");

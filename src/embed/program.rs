@@ -1,4 +1,4 @@
-//! The program as a workload: instead of a command, it asks whether it has control.
+//! The program as a workload: it asks whether it has control.
 //!
 //! A control that has ended must never be seen again under the same token.
 
@@ -22,9 +22,8 @@ use crate::driver::{Observation, Observer, Start, Workload, drive};
 use crate::lease::LeaseStore;
 use crate::signals::Signals;
 
-// Time to wait for a store that has never answered.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time that a lock without a deadline is kept for guards that have lost it.
+/// A lock without a deadline is kept so long for guards that have lost it.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// State of this instance.
@@ -53,9 +52,7 @@ pub(super) struct Shared {
     // End of control, or 0. Not in `state`: a question before every step must only read memory and the clock.
     deadline: AtomicU64,
     state: watch::Sender<Control>,
-    // The program's work has ended.
     ended: AtomicBool,
-    // The program called `alive` since the last look.
     alive: AtomicBool,
     pub(super) guards: Mutex<Guards>,
     pub(super) work_ended: Notify,
@@ -91,9 +88,8 @@ impl Shared {
         }
     }
 
-    /// Ends the tenure with this token, if it is the current one.
     pub(super) fn leave(&self, token: u64) {
-        // Checked and changed under one lock: the next tenure may begin at this moment.
+        // One lock: the next tenure may begin at this moment.
         self.state.send_if_modified(|state| {
             let is_it = *state == Control::InControl { token };
             if is_it {
@@ -130,7 +126,7 @@ impl Shared {
     }
 }
 
-/// Reports the end of the task, however it ends, so that no waiter waits for ever.
+/// Reports the end of the task, however it ends: no waiter may wait for ever.
 struct Task(Arc<Shared>);
 
 impl Drop for Task {
@@ -143,7 +139,7 @@ pub(super) fn rules(budget: Option<Budget>, poll: Option<Duration>, if_lost: IfL
     Rules {
         budget,
         poll,
-        // A program that will not wait any longer drops the future.
+        // A program that will not wait drops the future.
         wait: None,
         patience: CONNECT_TIMEOUT,
         auth_patience: AUTH_PATIENCE,
@@ -157,7 +153,6 @@ pub(super) fn rules(budget: Option<Budget>, poll: Option<Duration>, if_lost: IfL
     }
 }
 
-/// Sender that stops a competition, and its task.
 pub(super) type Spawned = (oneshot::Sender<()>, JoinHandle<Ending>);
 
 pub(super) fn spawn(
@@ -175,7 +170,7 @@ pub(super) fn spawn(
         signals.add_cordons(cordons);
     }
     let mut observer = Watchers(Arc::clone(shared));
-    // Moved into the task, so that a panic or the end of the runtime drops it, too.
+    // A panic or the end of the runtime drops it, too.
     let competing = Task(Arc::clone(shared));
     let task = runtime.spawn(async move {
         let ending = drive(
@@ -199,7 +194,7 @@ pub(super) struct Program {
     shared: Arc<Shared>,
     token: u64,
     runs: bool,
-    // It was asked to end. Earlier the core would take an empty tree for a command that ended by itself.
+    // Earlier the core would take an empty tree for a command that ended by itself.
     drains: bool,
     condition: Option<Condition>,
     health: Health,
@@ -248,7 +243,7 @@ impl Program {
 
     fn finish(&mut self) {
         self.leave();
-        // Once for each start: a second event would count for the next tenure.
+        // A second event would count for the next tenure.
         if std::mem::take(&mut self.runs) {
             self.tell(WorkloadEvent::TreeEmpty { at: Instant::now() });
         }
@@ -312,8 +307,8 @@ impl Workload for Program {
         self.finish_if_over();
     }
 
-    // Nothing can end the program's own code: that is its part of the promise. The lease is about to end, so
-    // the tree counts as empty.
+    // Nothing can end the program's own code: stopping in time is its part of the promise. The lease is about
+    // to end, so the tree counts as empty.
     fn kill(&mut self) {
         self.finish();
     }

@@ -28,9 +28,8 @@ struct Scripted {
     renewals: Mutex<VecDeque<Result<(), Failure>>>,
     released: Mutex<u32>,
     refuses: Option<Failure>,
-    /// Length of the lease, if not [`LEASE`].
     lease: Option<Duration>,
-    /// Times of the requests to renew, and the duration of the first.
+    /// Times of renewals, and the duration of the first.
     asked: Mutex<Vec<Instant>>,
     first_takes: Duration,
 }
@@ -310,7 +309,6 @@ async fn work_is_dropped_when_control_is_lost_and_the_next_tenure_follows() {
         assert_eq!(soon("the loss", guard.run(work)).await, Err(Lost));
         assert!(*dropped.lock().unwrap());
         assert!(!guard.has_control() && !cop.has_control());
-        // The next tenure can be waited for before the work has ended.
         let (next, ()) = tokio::join!(soon("the next", cop.acquired()), async {
             tokio::task::yield_now().await;
             drop(guard);
@@ -321,7 +319,7 @@ async fn work_is_dropped_when_control_is_lost_and_the_next_tenure_follows() {
     }
 }
 
-/// Counting from the answer would be wrong: the store has counted since long before that.
+/// Counting from the answer would be wrong: the store has counted for long.
 #[tokio::test]
 async fn lease_counts_from_before_the_renewal_was_sent() {
     let budget = Budget::for_lock(Duration::from_secs(10), 70);
@@ -384,7 +382,7 @@ async fn dropped_instance_keeps_the_lease_until_its_guard_ends() {
     assert_eq!(*store.released.lock().unwrap(), 1);
 }
 
-/// A lock without a deadline has a grace, too: no other instance has it while a guard still works.
+/// A lock without a deadline has a grace, too, while a guard still works.
 #[tokio::test]
 async fn live_guard_keeps_the_lock_on_a_local_file() {
     let directory = tempfile::tempdir().unwrap();

@@ -1,8 +1,7 @@
-//! Messages in the terms of a program: methods and fields instead of flags.
+//! Messages in the terms of a program.
 
 use crate::core::Failure;
 
-/// Advice for the command line, and its replacement for a program.
 const ADVICE: &[(&str, &str)] = &[
     (
         "; or use --emulator",

@@ -1,6 +1,6 @@
 //! [`Worker`]: takes a storage queue's messages for a program.
 //!
-//! The rules are those of `trafficcop work`. It must never hand out a message whose body it could not read.
+//! The rules are those of `trafficcop work`. It must never hand out a message with an unreadable body.
 
 use std::fmt;
 use std::time::Duration;
@@ -173,7 +173,6 @@ impl Worker {
         }
     }
 
-    /// Returns why to dead-letter this message: one word, and one line for a person.
     fn problem(&self, message: &Message) -> Option<(&'static str, String)> {
         if let Err(why) = &message.body {
             return Some((why.reason, why.detail.clone()));
@@ -198,7 +197,6 @@ impl Worker {
         };
         let lease = MessageLease::new(message, self.queue.name());
         match lease.settle(&settlement).await {
-            // Another worker has it, and will settle it.
             Ok(()) | Err(Failure::Lost { .. }) => Ok(()),
             Err(failure) => Err(Error::refused(format!(
                 "message {} cannot be dead-lettered: {failure}",

@@ -91,7 +91,7 @@ impl HookSequencer {
         }
     }
 
-    /// Handles the empty tree; `by_itself`: how it ended, unless it was told to.
+    /// `by_itself`: how it ended, unless told to.
     fn standby_gone(
         &mut self,
         now: Instant,
@@ -225,7 +225,7 @@ impl HookSequencer {
         }
     }
 
-    /// Handles the guardian's death; `awaited`: its tree is under the lease.
+    /// `awaited`: its tree is under the lease.
     fn orphan(&mut self, now: Instant, awaited: bool, effects: &mut Vec<Effect>) {
         // The core must not release the lease before the tree is gone.
         self.tree = Tree::Orphaned { awaited };

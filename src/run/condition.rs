@@ -25,7 +25,7 @@ pub(super) type Answer = Result<(), Unfit>;
 pub(super) struct ConditionCommand {
     handle: GuardianHandle,
     asked: Option<ConditionRun>,
-    /// Its guardian is dead, or cannot kill its tree.
+    /// The guardian is dead, or cannot kill.
     over: bool,
     told: bool,
 }
@@ -40,7 +40,7 @@ impl ConditionCommand {
         }
     }
 
-    /// Runs the command; [`ConditionCommand::step`] returns the answer, unless there can be none.
+    /// Runs the command; [`ConditionCommand::step`] returns the answer.
     pub(super) fn ask(
         &mut self,
         env: Vec<(OsString, OsString)>,
@@ -88,7 +88,6 @@ impl ConditionCommand {
         let event = self.handle.next_event().await;
         self.over |= matches!(event, WorkloadEvent::Lost | WorkloadEvent::TreeStuck);
         if event == WorkloadEvent::LeftBehind {
-            // The rest is not needed.
             self.handle.kill();
             if !std::mem::replace(&mut self.told, true) {
                 tracing::warn!("the --if command left processes behind: killing them each time");
@@ -107,7 +106,6 @@ struct ConditionRun {
 }
 
 impl ConditionRun {
-    /// Returns an answer once no process of the run lives.
     fn hears(&mut self, event: &WorkloadEvent) -> Option<Answer> {
         match event {
             WorkloadEvent::Exited(exit) => {
@@ -174,7 +172,6 @@ mod tests {
         assert_eq!(hears(&[WorkloadEvent::Acting, EMPTY]), [None, late]);
         let too_late = WorkloadEvent::NotStarted { errno: libc::ETIME };
         assert_eq!(hears(&[too_late]), [late]);
-        // Processes that it left behind were late, not the command.
         let events = [exited(0), WorkloadEvent::Acting, EMPTY];
         assert_eq!(hears(&events).pop(), Some(Some(Ok(()))));
     }

@@ -147,11 +147,9 @@ impl HealthMonitor {
         }
     }
 
-    /// Returns news, and whether a probe is to begin.
     pub(super) fn look(&mut self) -> (Vec<HealthEvent>, bool) {
         let mut events = Vec::new();
         let now = Instant::now();
-        // Messages from before the start are kept.
         let words = self.words.as_ref().filter(|_| self.health.is_running());
         for word in words
             .map(|words| words.watchdog_words(0))
@@ -200,7 +198,6 @@ impl HealthMonitor {
         }
     }
 
-    /// Starts the probe with this request, but its own deadlines.
     pub(super) fn launch(&mut self, request: Result<SpawnRequest, i32>) {
         let (Probe::Command { timeout_at, .. }, Some(Prober::Command(handle))) =
             (&self.probe, &mut self.prober)
@@ -261,7 +258,8 @@ impl HealthMonitor {
             }
             WorkloadEvent::TreeStuck => {
                 tracing::error!(
-                    "a process of the --health command cannot be killed: the lock will not be given back: restart this machine"
+                    "a process of the --health command cannot be killed: the lock will not be given back: \
+                     restart this machine"
                 );
                 self.stuck = true;
                 self.ended = Some(Err(ProbeFailure::TimedOut));
@@ -366,7 +364,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A busy machine delays a guardian by more than a probe's limit.
+    /// Busy machines delay guardians beyond a probe's limit.
     #[tokio::test]
     async fn late_guardian_of_a_probe_is_not_taken_for_dead() {
         let rules = asked(Duration::from_secs(60), Duration::from_millis(20), 2);
@@ -424,7 +422,6 @@ pub(super) mod tests {
         assert!(monitor.look().1, "the first is begun");
         monitor.launch(Ok(check()));
         assert!(monitor.empty_at().is_none() && !monitor.is_stuck());
-        // As its guardian does when its time is over.
         if let Some(Prober::Command(handle)) = &mut monitor.prober {
             handle.kill();
         }

@@ -24,7 +24,7 @@ use crate::serve::SharedStatus;
 use crate::signals::Signals;
 use crate::status::{REFUSED, Status, StatusFile, UNFIT};
 
-// A machine about to freeze must not take over first, nor one without a metadata service wait for it.
+// A machine about to freeze must not take over, and one without a metadata service must not wait long.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -34,7 +34,7 @@ pub(crate) struct Observers {
 }
 
 impl Observers {
-    /// Creates them after the fork of the guardians: threads write the files.
+    /// Creates them after the fork: threads write the files.
     pub(crate) fn new(
         config: &Config,
         store: &Arc<dyn LeaseStore>,
@@ -94,7 +94,6 @@ impl Observers {
         self.observe(Instant::now(), &observation);
     }
 
-    /// Starts to notify the service manager, inside the runtime.
     pub(crate) fn begin(&self, health_check: Arc<HealthCheck>) {
         if let Some(service_manager) = &self.service_manager {
             service_manager.begin(vec![health_check]);
@@ -109,7 +108,6 @@ impl Observers {
         self.service_manager.clone()
     }
 
-    /// Makes the command's STOPPING message come with the signals.
     pub(crate) fn pass_on_stopping(&self, signals: &mut Signals) {
         if let Some(one) = &self.service_manager {
             signals.add_stopping(one.stopping());
@@ -128,7 +126,6 @@ impl Observers {
         // A stop counts more than an announcement.
                     biased;
                     asked = signals.next() => {
-                        // The driver stops as for every signal.
                         signals.keep(asked);
                         None
                     }
@@ -139,7 +136,7 @@ impl Observers {
         cordon
     }
 
-    /// Reports the end; files that cannot be written delay it for a moment.
+    /// Reports the end, perhaps a moment late.
     pub(crate) fn finish(mut self, ending: &Ending, leave: ExitAction) {
         self.tell(Observation::Done {
             cause: &report::cause(&ending.cause),
@@ -221,7 +218,6 @@ struct StatusObserver {
     store: Arc<dyn LeaseStore>,
     file: Option<StatusFile>,
     shared_status: Option<Arc<SharedStatus>>,
-    /// Something may delay the command.
     prepares: bool,
 }
 
@@ -385,7 +381,6 @@ mod tests {
         assert!(!tell(WorkloadEvent::Standby(None)), "it waits");
         assert!(tell(WorkloadEvent::Started { pid: 1 }));
         assert!(!tell(WorkloadEvent::TreeEmpty { at: Instant::ZERO }));
-        // Once it is in the log it stays.
         warning.task = Some(tokio::spawn(std::future::ready(())));
         tokio::task::yield_now().await;
         let over = WorkloadEvent::TreeEmpty { at: Instant::ZERO };

@@ -22,7 +22,7 @@ pub(super) struct OnLostHook {
     limit: Duration,
     runs: bool,
     waits: Option<Vec<(OsString, OsString)>>,
-    /// Its guardian is dead, or cannot kill its tree.
+    /// The guardian is dead, or cannot kill.
     over: bool,
     idle: watch::Sender<bool>,
 }
@@ -39,7 +39,7 @@ impl OnLostHook {
         }
     }
 
-    /// Resolves when the hook is idle, or after its limit.
+    /// Resolves when it is idle, or after its limit.
     pub(super) fn settled(&self) -> impl Future<Output = ()> + Send + use<> {
         let (mut idle, limit) = (self.idle.subscribe(), self.limit);
         async move {
@@ -52,7 +52,6 @@ impl OnLostHook {
     }
 
     pub(super) fn run(&mut self, env: Vec<(OsString, OsString)>) {
-        // An older tenure's news is out of date.
         if self.waits.replace(env).is_some() {
             tracing::warn!(
                 "the --on-lost command is skipped for a tenure: it still runs for an earlier one"

@@ -1,4 +1,4 @@
-//! Workload of `run`: the command and its hooks, in the order of [`HookSequencer`]. Nothing in it may block.
+//! Workload of `run`, in the order of [`HookSequencer`]. Nothing in it may block.
 
 mod launch;
 
@@ -30,7 +30,7 @@ use crate::units;
 // Time to stop after Ctrl-Z or `kill -TSTP`, before SIGSTOP.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Number of a program that does not exist.
+/// Number of no program.
 pub(super) const NOBODY: u8 = u8::MAX;
 
 #[derive(Clone, Copy, Debug)]
@@ -58,7 +58,6 @@ pub(super) struct Parts {
     pub(super) on_terminal: bool,
     pub(super) hook_programs: HookPrograms,
     pub(super) config: HookConfig,
-    /// Key of the --once task.
     pub(super) task: Option<String>,
 }
 
@@ -70,7 +69,7 @@ pub struct CommandWorkload {
     tenure: Vec<(OsString, OsString)>,
     /// Release info between tenures: a store may need it for a lease just acquired.
     standing_release: Vec<u8>,
-    /// Origin and end of a pause in which the command is to stop.
+    /// Origin and end of a pause.
     pausing: Option<(StopAsked, Instant)>,
     is_forced: bool,
     pub(crate) notify_socket: Option<OsString>,
@@ -329,7 +328,7 @@ impl CommandWorkload {
             }
         };
         tokio::select! {
-            // A fixed order, which a simulation repeats.
+            // A simulation repeats this order.
             biased;
             event = handle.next_event() => self.on_event(event),
             () = sleep(paused.unwrap_or_default()), if paused.is_some() => {
@@ -355,7 +354,6 @@ impl CommandWorkload {
             && let Some(asked) = asked
         {
             self.stop_ourselves(asked);
-            // However long that took: the core reads the clock.
             return self.inbox.push_back(event);
         }
         let effects = self.hooks.on_event(Instant::now(), event);
@@ -519,7 +517,6 @@ mod tests {
         workload
     }
 
-    /// A hanging start is probed, and the probe may be unkillable.
     #[tokio::test]
     async fn failed_start_is_not_reported_while_a_probe_lives() {
         let mut workload = checked();

@@ -48,7 +48,7 @@ pub(super) async fn hand_over(
                 let made = unless_leaving(made, context.leaving.clone()).await?;
                 made.map_err(io::Error::other)?
             }
-            // Without a thread, on this one: if the disk hangs, the guardians act at their deadlines.
+            // On this thread the disk may hang: the guardians act at their deadlines.
             Err((_no_thread, make)) => make(),
         };
     let (message_io, path) = made?;
@@ -58,7 +58,7 @@ pub(super) async fn hand_over(
     Ok(message_io)
 }
 
-/// Waits until the worker leaves; a later result is dropped, which removes its files.
+/// Waits until the worker leaves; a later result is dropped with its files.
 ///
 /// The wait may outlast the lock: then the lease gives the message back.
 async fn unless_leaving<T>(

@@ -1,7 +1,7 @@
-//! One taken message as a lease store: the driver renews and gives back its lock.
+//! One taken message as a lease store.
 //!
-//! Giving back means "unchanged" until [`MessageLease::decide`] is called after the last process is gone. It
-//! must never settle a message twice, or one whose lock is in doubt.
+//! Giving back means "unchanged" until [`MessageLease::decide`] is called after the last process. It must
+//! never settle a message twice, or one whose lock is in doubt.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,7 +20,7 @@ use crate::util::lock;
 
 // A network that fails for some seconds must not cause finished work to be repeated.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
-// Less for a message given back unchanged: its lock expires by itself.
+// Shorter: an unchanged message's lock expires by itself.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 // Sleep in steps: the runtime's clock stops while the machine sleeps.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
@@ -34,11 +34,10 @@ pub struct MessageLease {
     token: u64,
     lock: Arc<dyn Lock>,
     granted: AtomicBool,
-    /// Moment before the latest successful request was sent.
     confirmed: Arc<AtomicU64>,
     renewals: Arc<AtomicU32>,
     hurry: Option<watch::Receiver<bool>>,
-    /// Settlement on release; `None` if another worker may have the message.
+    /// `None` if another worker may have the message.
     decision: Mutex<Option<Settlement>>,
     result: Mutex<Option<Result<(), Failure>>>,
 }
@@ -57,7 +56,6 @@ impl MessageLease {
             confirmed: Arc::new(AtomicU64::new(message.t0.as_nanos())),
             renewals: Arc::default(),
             hurry: None,
-            // Without a decision nothing was done with the message.
             decision: Mutex::new(Some(Settlement::Release)),
             result: Mutex::new(None),
         }
@@ -121,7 +119,6 @@ impl MessageLease {
         }
     }
 
-    /// Renews the lock until `due`, or until it is lost.
     pub(super) async fn renew_until(&self, due: Instant, budget: &Budget) -> Option<Failure> {
         // From the last confirmation: the core renewed it a moment ago.
         let mut next = budget.renew_at(self.confirmed());
@@ -176,7 +173,7 @@ impl MessageLease {
             let Err(Failure::Transient { retry_after, .. }) = &result else {
                 break result;
             };
-            // Obey the queue's wish, but keep time for one attempt before the lock's end.
+            // Obey the queue, but keep time for one attempt before the lock's end.
             let wish = retry_after.unwrap_or_default();
             let last = until.min(lock_end).since(Instant::now());
             let last = last.saturating_sub(ATTEMPT.min(self.lock_time / 4));
@@ -194,7 +191,6 @@ impl MessageLease {
     }
 }
 
-/// Waits until the flag turns true; for ever without one.
 async fn turns_true(flag: &mut Option<watch::Receiver<bool>>) {
     if let Some(flag) = flag
         && flag.wait_for(|is_set| *is_set).await.is_ok()
@@ -215,7 +211,7 @@ impl LeaseStore for MessageLease {
         }
     }
 
-    /// Grants the lock once: the message was taken already.
+    /// Grants the lock once: the message is taken already.
     async fn acquire(&self, _give_up_at: Instant) -> Result<Grant, Failure> {
         if self.granted.swap(true, Ordering::AcqRel) {
             // The core competes again after each tenure: this answer ends that.
@@ -233,8 +229,7 @@ impl LeaseStore for MessageLease {
         })
     }
 
-    /// Renews in a task: a command that ends does not wait for the renewal, but a later settlement needs its
-    /// answer.
+    /// Renews in a task: the command's end does not wait for it, but a later settlement needs its answer.
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         let t0 = Instant::now();
         let lock = Arc::clone(&self.lock);
@@ -242,8 +237,8 @@ impl LeaseStore for MessageLease {
         let lock_time = self.lock_time;
         let renewal = tokio::spawn(async move {
             lock.renew(give_up_at).await?;
-            // All deadlines come from the first lock time, which was much longer: the queue was changed, or a
-            // wrong clock measured it.
+            // All deadlines come from the first lock time, which was much longer (changed, or measured by a
+            // wrong clock).
             if let Some(lasts) = lock.lasts().filter(|lasts| *lasts < lock_time * 3 / 4) {
                 return Err(Failure::Lost {
                     until: Some(t0 + lasts),
@@ -434,7 +429,6 @@ mod tests {
     async fn much_shorter_lock_time_is_a_loss() {
         let lock = Arc::new(Scripted::default());
         let (held, _budget) = kept(&lock);
-        // A slow answer shortens a lock a little.
         *lock.lasts.lock().unwrap() = Some(Duration::from_millis(1600));
         assert_eq!(held.renew(Instant::FOREVER).await, Ok(()));
         let shorter = Duration::from_millis(1400);

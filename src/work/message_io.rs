@@ -1,7 +1,7 @@
-//! Passes a message to its command: the exact bytes on stdin or in a private directory, metadata in the
+//! Passes a message to its command: exact bytes on stdin or in a private directory, metadata in the
 //! environment, nothing in an argument.
 //!
-//! The stdin is a sealed file in memory, not a pipe: a command that does not read blocks nothing, and it may
+//! The stdin is a sealed file in memory, not a pipe: a command that does not read blocks nothing, and may
 //! read twice.
 
 use std::ffi::{CStr, OsString};
@@ -68,7 +68,7 @@ pub(super) const FOREIGN: &[&str] = &[
 pub(super) struct MessageIo {
     /// `None` if the message is in a directory.
     pub(super) input: Option<OwnedFd>,
-    /// Keeps the directory from being swept while the tree has it open.
+    /// Keeps the directory from being swept.
     pub(super) lock: Option<OwnedFd>,
     pub(super) env: Vec<(OsString, OsString)>,
     folder: Option<Folder>,
@@ -99,7 +99,6 @@ impl MessageIo {
         })
     }
 
-    /// Adds a file with the session's state; returns its path, too.
     pub(super) fn and_state(
         mut self,
         base: &Path,
@@ -131,7 +130,7 @@ fn in_memory(body: &[u8]) -> io::Result<OwnedFd> {
     let memory = memfd_create(MEMORY, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let mut memory = File::from(memory);
     memory.write_all(body)?;
-    // A child that the command leaves behind could change what its parent reads.
+    // A child left behind could change what its parent reads.
     let seals = SealFlag::F_SEAL_WRITE
         | SealFlag::F_SEAL_GROW
         | SealFlag::F_SEAL_SHRINK
@@ -160,8 +159,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Private directory, locked while in use, removed when dropped.
 ///
-/// The command shares the lock: an unlocked directory belongs to a worker killed with it, and the next worker
-/// sweeps it.
+/// The command shares the lock: an unlocked directory belongs to a worker killed with it, and is swept.
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
@@ -171,9 +169,9 @@ struct Folder {
 impl Folder {
     fn create(base: &Path) -> io::Result<Folder> {
         let name = format!("{}.{:016x}", std::process::id(), fastrand::u64(..));
-        // Under another name until it is locked: no worker sweeps it.
+        // Hidden until it is locked: no worker sweeps it.
         let fresh = base.join(format!(".{PREFIX}{name}"));
-        // Created with its mode: before a chmod another user could enter it and stay.
+        // With its mode: before a chmod another user could enter and stay.
         DirBuilder::new().mode(0o700).create(&fresh)?;
         let path = base.join(format!("{PREFIX}{name}"));
         let made = File::open(&fresh).and_then(|lock| {
@@ -213,7 +211,6 @@ fn remove(path: &Path) {
     }
 }
 
-/// Makes every directory below accessible, without following links.
 fn open_up(path: &Path) {
     let _ = fs::set_permissions(path, Permissions::from_mode(0o700));
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
@@ -238,11 +235,11 @@ pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, Stri
     let Ok(found) = fs::metadata(&base) else {
         return refuse("cannot be looked at");
     };
-    // A user who can rename the directory could pass the command another message.
+    // A user who can rename it could pass another message.
     if !is_safe_from_others(&found) {
         return refuse("is a directory that other users can change");
     }
-    // Try it now, or the first message is taken in vain.
+    // Now, or the first message is taken in vain.
     match Folder::create(&base) {
         Ok(_) => Ok(base),
         Err(why) => refuse(&format!("cannot be written to ({why})")),
@@ -433,7 +430,7 @@ mod tests {
         sweep(base.path());
         assert!(path.exists());
         drop(held_by_the_tree);
-        // A child that a neighbouring test is forking keeps the descriptor until it execs.
+        // A neighbouring test's child keeps the descriptor until it execs.
         let give_up_at = crate::clock::Instant::now() + std::time::Duration::from_secs(60);
         while path.exists() && crate::clock::Instant::now() < give_up_at {
             sweep(base.path());

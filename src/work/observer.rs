@@ -22,7 +22,6 @@ use crate::util::lock;
 pub(super) const DRAINING: &str = "draining";
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// Clones share one state.
 #[derive(Clone)]
 pub(super) struct WorkerObserver(Arc<Mutex<State>>);
 
@@ -37,7 +36,7 @@ struct State {
 }
 
 impl WorkerObserver {
-    /// Creates the observer after the fork of the guardians: threads write the files.
+    /// Creates it after the fork: threads write the files.
     pub(super) fn new(config: &config::Work, queue: &str, guardian: &Guardian) -> WorkerObserver {
         let status = Status {
             state: "starting".into(),
@@ -57,7 +56,8 @@ impl WorkerObserver {
         let path = config.event_log.clone();
         if config.at_most_once {
             tracing::info!(
-                "at most once: a message is deleted before its command starts, and is lost if that fails or this worker dies"
+                "at most once: a message is deleted before its command starts, and is lost if that fails or this \
+                 worker dies"
             );
         }
         WorkerObserver(Arc::new(Mutex::new(State {
@@ -97,7 +97,6 @@ impl WorkerObserver {
         self.state().server = Some(server);
     }
 
-    /// Starts the reports, inside the runtime.
     pub(super) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
         if let Some(service_manager) = &self.state().service_manager {
             service_manager.begin(health_check);
@@ -153,7 +152,7 @@ impl WorkerObserver {
 
     pub(super) fn enter(&self, name: &str, running: usize) {
         let state = &mut *self.state();
-        // The number changes with each message; the service manager's side limits the rate.
+        // The number changes often; the service manager's side limits the rate.
         if let Some(service_manager) = &state.service_manager {
             service_manager.works(doing(name, running));
             if name == DRAINING {
@@ -199,11 +198,10 @@ impl WorkerObserver {
         if let Some(service_manager) = &mut state.service_manager {
             service_manager.observe(Instant::now(), &done);
         }
-        // Dropping waits a moment for its thread to write the end.
         if let Some(mut event_log) = state.event_log.take() {
             event_log.observe(Instant::now(), &done);
         }
-        // Here, too: a script that waits for this process reads the file next.
+        // Dropping waits: a script that waits for this process reads the file next.
         drop(state.file.take());
     }
 

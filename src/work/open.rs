@@ -1,5 +1,3 @@
-//! Opens the queue of the config, and checks it before the worker takes anything.
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -24,7 +22,7 @@ use crate::signals::{SignalEvent, Signals};
 // As `run`'s --connect-timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Opens the queue of the config; sends nothing.
+/// Opens the queue; sends nothing.
 pub(super) fn open(config: &config::Work) -> Result<Arc<dyn Queue>, UsageError> {
     let max_body = usize::try_from(config.max_body).unwrap_or(usize::MAX);
     match &config.source {
@@ -34,7 +32,7 @@ pub(super) fn open(config: &config::Work) -> Result<Arc<dyn Queue>, UsageError> 
     }
 }
 
-/// Returns the swept directory for messages and states, if one is needed.
+/// Returns the directory for messages and states, swept.
 pub(super) fn directories(config: &config::Work) -> Result<Option<PathBuf>, UsageError> {
     let flag = match config.in_directories {
         true => "--message file",
@@ -77,7 +75,8 @@ fn open_service_bus(
     // Only the emulator gets here: all others without TLS were refused.
     if bus.is_open_to_others() {
         tracing::warn!(
-            "{} is used without TLS, as an emulator is: everyone on the network path can read the messages and the credential",
+            "{} is used without TLS, as an emulator is: everyone on the network path can read the messages and the \
+             credential",
             bus.name()
         );
     }
@@ -104,7 +103,7 @@ fn open_service_bus(
     })))
 }
 
-/// Checks the queue until it answers, `CONNECT_TIMEOUT` is over or a stop is requested.
+/// Checks the queue until it answers, or a stop is requested.
 pub(super) async fn prepare(
     queue: &dyn Queue,
     signals: &mut Signals,
@@ -119,7 +118,7 @@ pub(super) async fn prepare(
             }
         }
     };
-    // The guardians need answers; the worker's loop acts if one is lost.
+    // The guardians need answers meanwhile.
     let answering = async {
         loop {
             let _ = idle_event(idle).await;

@@ -1,6 +1,4 @@
 //! Processes one message at a time, until it is settled.
-//!
-//! [`super::settle`] decides what the end of a command means, the core when a lost lock ends it.
 
 use std::future::pending;
 use std::path::PathBuf;
@@ -67,10 +65,10 @@ pub(super) struct Done {
     pub(super) no_handover: Option<String>,
     pub(super) lost: bool,
     pub(super) overlap: bool,
-    /// Result of a settlement without which the worker must not go on.
+    /// Result of a settlement without which the worker must stop.
     pub(super) put_aside: Option<Result<(), String>>,
     pub(super) taken: Instant,
-    /// Messages of its session that were started before it.
+    /// Messages started before it in its session.
     pub(super) earlier: u64,
     /// Since then its session has had no message.
     pub(super) idle_since: Option<Instant>,
@@ -93,7 +91,7 @@ impl MessageProcessor {
         (self, done)
     }
 
-    /// Processes one message until it is settled; gives it back if the worker is `leaving`.
+    /// Processes one message; gives it back if the worker is `leaving`.
     pub(super) async fn one(
         &mut self,
         message: Message,
@@ -103,7 +101,7 @@ impl MessageProcessor {
         leaving: bool,
     ) -> Done {
         let not_run = match &message.body {
-            // It was under way when the stop came: started now, it would use up the grace.
+            // Started after the stop, it would use up the grace.
             _ if leaving => Some(Decision::release("WorkerStopped")),
             Err(why) => {
                 let detail = why.detail.clone();
@@ -224,8 +222,8 @@ impl MessageProcessor {
         if context.rules.at_most_once {
             decision = decision.completed_before();
         }
-        // After a long suspension only the queue knows whether the lock is held. Messages to keep away are
-        // settled below.
+        // After a suspension only the queue knows whether the lock is held. Messages to keep away are settled
+        // below.
         if progress.decision.is_none()
             && ending.cause == Cause::CommandEnded
             && held.result().is_none()
@@ -234,7 +232,7 @@ impl MessageProcessor {
         {
             let _ = self.meanwhile(held.settle(settlement)).await;
         }
-        // Not earlier: a disk can be slow, and settling stores the session's state from a file.
+        // Not earlier: a disk can be slow, and settling reads the session's state.
         if message_io.is_on_disk() {
             self.meanwhile(removed(message_io)).await;
         }
@@ -257,9 +255,9 @@ impl MessageProcessor {
         self.done(&whose, &held, decision, Some((&progress, &ending)), context)
     }
 
-    /// Completes the message before its command; returns a decision if the command must not start.
+    /// Completes the message before its command; returns a decision against the start.
     ///
-    /// The command runs at most once: the queue accepts a completion only with this worker's receipt or lock
+    /// The command runs at most once. The queue accepts a completion only with this worker's receipt or lock
     /// token, while no other worker has the message. If a doubt remains, nothing starts, and the message may
     /// be lost.
     async fn settle_first(
@@ -343,7 +341,6 @@ impl MessageProcessor {
             _ => None,
         };
         let put_aside = match (cannot, &result) {
-            // Another worker has the message.
             (Some(_), Some(Ok(()) | Err(Failure::Lost { .. }))) => Some(Ok(())),
             (Some(cannot), Some(Err(why))) => Some(Err(format!("{cannot}: {why}"))),
             _ => None,
@@ -356,7 +353,7 @@ impl MessageProcessor {
             outcome,
             errno: progress.and_then(|progress| progress.errno),
             no_handover: None,
-            // A guardian that cannot kill its command must not get another message.
+            // A guardian that cannot kill must not get another message.
             lost: self.lost
                 || matches!(cause, Some(Cause::GuardianLost))
                 || progress.is_some_and(|progress| progress.stuck),
@@ -389,7 +386,7 @@ impl Whose {
 }
 
 impl ProcessorContext {
-    /// Returns how long the lock keeps a message away whose queue has no delays.
+    /// Returns how long the lock must keep a message away, because the queue cannot.
     pub(super) fn keeps_away(&self, settlement: Option<&Settlement>) -> Option<Duration> {
         match settlement {
             Some(Settlement::Retry(delay)) if !self.delays => Some(*delay),

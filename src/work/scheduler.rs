@@ -10,7 +10,7 @@ use crate::units;
 
 // Each look at a storage queue costs money; after minutes without a message half a minute does not matter.
 const WAITS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
-// Silence after which a waiting queue counts as empty: a message takes a round trip and more.
+// Silence that makes a waiting queue empty: a message takes a round trip and more.
 const EMPTY_AFTER: Duration = Duration::from_secs(2);
 const LISTEN: Duration = Duration::from_secs(60);
 pub(super) const BATCH: usize = 32;
@@ -44,7 +44,6 @@ pub(super) enum Why {
     NotStarted {
         errno: i32,
     },
-    /// `overlap`: it could not kill its command.
     GuardianLost {
         overlap: bool,
     },
@@ -79,7 +78,6 @@ impl fmt::Display for Why {
                 f.write_str("a process of a command cannot be killed")
             }
             Why::NoHandover { why } => write!(f, "messages cannot be handed over here: {why}"),
-            // These texts name the failed operation themselves.
             Why::CannotTake { why, denied: true } | Why::CannotSettle { why } => f.write_str(why),
             Why::CannotTake { why, denied: false } => {
                 write!(f, "messages cannot be taken: {why}")
@@ -90,7 +88,7 @@ impl fmt::Display for Why {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// At most so many messages, in place of the previous request.
+    /// Requests at most so many, in place of the previous request.
     Take(usize),
     Wait(Instant),
     Leave(Why),
@@ -115,9 +113,7 @@ pub(super) struct Scheduler {
     waits: Backoff,
     /// The last message came, or was settled.
     busy_at: Instant,
-    /// A look since then found no message.
     empty: bool,
-    /// Start of an outage, and its last error.
     failing: Option<(Instant, String)>,
     answered: bool,
     refused_since: Option<Instant>,
@@ -165,7 +161,7 @@ impl Scheduler {
             if quiet {
                 return Next::Leave(why.clone());
             }
-            // Without commands there is nothing to end; a request's messages are given back.
+            // Without commands there is nothing to end.
             return Next::Wait(if self.ended || self.running == 0 {
                 Instant::FOREVER
             } else {
@@ -181,7 +177,7 @@ impl Scheduler {
             _ => Instant::FOREVER,
         };
         if now >= idle_at {
-            // Only after an answered look: a worker started for one message has to ask for it.
+            // Only after an answer: a worker started for one message has to ask for it.
             match &self.failing {
                 None if self.empty => return Next::Leave(Why::Idle),
                 Some((since, why)) if now >= *since + OUT_OF_REACH => {
@@ -191,12 +187,12 @@ impl Scheduler {
                 _ => idle_at = Instant::FOREVER,
             }
         }
-        // No more than free processors: the lock of a message that is not started expires.
+        // No more than `free`: the lock of a message that is not started expires.
         let free = self.terms.concurrency - self.running;
         let wanted = free
             .min(self.most)
             .min(left.map_or(BATCH, |left| usize::try_from(left).unwrap_or(BATCH)));
-        // One request at a time: two could bring too many. A waiting one is replaced only for more.
+        // Two could bring too many. A waiting one is replaced only for more.
         if let Some(asked) = self.taking
             && (!self.terms.waits || wanted <= asked.most)
         {
@@ -253,7 +249,6 @@ impl Scheduler {
 
     pub(super) fn took(&mut self, now: Instant, count: usize) {
         let asked = self.taking.take();
-        // They occupy processors: the next request asks for fewer.
         self.running += count;
         // The queue has waited already: ask again without a pause.
         let waited =
@@ -281,8 +276,7 @@ impl Scheduler {
         }
     }
 
-    /// Notes a failed request. `denied`: for good, for want of a right or not; the worker leaves if the queue
-    /// never answered.
+    /// Notes a failed request. `denied`: for good, for want of a right or not.
     pub(super) fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
         let asked = self.taking.take();
         self.empty = false;
@@ -313,7 +307,6 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the queue was deleted, and counts as empty.
     pub(super) fn took_from_deleted(&mut self, now: Instant) {
         self.taking = None;
         self.failing = None;
@@ -325,7 +318,6 @@ impl Scheduler {
         self.look_at = now + self.jitter.spread(self.waits.next_pause());
     }
 
-    /// Notes a settled message; `ran`: its command was started.
     pub(super) fn done(&mut self, now: Instant, ran: bool) {
         self.running = self.running.saturating_sub(1);
         // A message given back without a run does not count: `--once` has to try another.
@@ -334,7 +326,7 @@ impl Scheduler {
         self.empty = false;
     }
 
-    /// Notes the end of a session, with `earlier` messages before this one and none `since`.
+    /// Notes the end of a session: `earlier` messages before this one, none `since`.
     pub(super) fn session_done(
         &mut self,
         now: Instant,
@@ -371,9 +363,8 @@ impl Scheduler {
         }
     }
 
-    /// Stops taking messages; the first reason counts.
     pub(super) fn leave(&mut self, now: Instant, why: Why) {
-        // Later reasons are often its consequences, but a possible overlap is always reported.
+        // Later reasons are often its consequences, except a possible overlap.
         match &mut self.leaving {
             Some((first, _)) if why == OVERLAP => *first = why,
             Some(_) => {}
@@ -381,7 +372,6 @@ impl Scheduler {
         }
     }
 
-    /// Takes a stop request; the first one lets running commands finish.
     pub(super) fn asked_to_stop(&mut self, now: Instant, signal: i32) -> Stop {
         let stop = self.stop.asked(now, signal);
         let may_overlap = matches!(&self.leaving, Some((why, _)) if *why == OVERLAP);
@@ -392,7 +382,7 @@ impl Scheduler {
         stop
     }
 
-    /// Returns, once, the signal that must end running commands now.
+    /// Returns, once, the signal that must end running commands.
     pub(super) fn ends(&mut self, now: Instant) -> Option<i32> {
         let (why, since) = self.leaving.as_ref()?;
         if self.ended || self.running == 0 || now < *since + self.terms.grace {

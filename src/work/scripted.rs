@@ -1,4 +1,4 @@
-//! Messages whose locks answer by a script and remember the requests, for tests.
+//! Messages whose locks answer by a script, for tests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};

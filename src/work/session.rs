@@ -1,7 +1,7 @@
-//! Processes the messages of a session one after another, until the session is given up.
+//! Processes the messages of a session one after another.
 //!
-//! Between two messages the last one's lease renews the session's lock. No message may begin before the queue
-//! has confirmed the last settlement: a doubt ends the session, and the next worker begins with that message.
+//! Between two messages the last one's lease renews the session's lock. No message may begin before the last
+//! settlement is confirmed: after a doubt, the next worker begins with that message.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -28,7 +28,6 @@ use crate::util::lock;
 
 /// Largest state, in bytes: the limit of a standard namespace.
 const LARGEST_STATE: usize = 256 << 10;
-// Attempts to read the state.
 const ATTEMPTS: u32 = 3;
 
 impl MessageProcessor {
@@ -83,7 +82,7 @@ impl MessageProcessor {
                 .one(message, Arc::clone(&lease), Some(state), context, leaving)
                 .await;
             (done.earlier, begun) = (earlier, begun + u64::from(done.ran));
-            // A successful dead-lettering counts, whatever came after it.
+            // A dead-lettering counts, whatever came after it.
             done.put_aside = done.put_aside.or(aside);
             if !done.ran
                 && let Some(left) = may_begin
@@ -195,7 +194,7 @@ async fn begin(
         .unwrap_or(Err(stopped))
 }
 
-/// Waits while it renews the lock; `None` if the lock is lost or the worker leaves.
+/// Waits and renews; `None` if the lock is lost or the worker leaves.
 async fn keeping<T>(
     lease: &MessageLease,
     budget: &Budget,
@@ -212,7 +211,7 @@ async fn keeping<T>(
     }
 }
 
-/// State of a session whose lock this worker holds: no other client changes it.
+/// State of a session whose lock this worker holds.
 pub(super) struct SessionState(Arc<Shared>);
 
 struct Shared {
@@ -220,7 +219,7 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// Content of the state's file, and its size.
+/// Content of the file, and its size.
 type Left = io::Result<(Vec<u8>, u64)>;
 
 #[derive(Default)]
@@ -290,7 +289,6 @@ impl LockWithState {
         let Some(path) = lock(&self.shared.state).path.clone() else {
             return Ok(());
         };
-        // Another client may have stored more.
         let most = LARGEST_STATE.max(lock(&self.shared.state).content.len());
         // Read a hanging disk once, not with a new thread at each attempt.
         let reading = lock(&self.shared.state).reading.take();
@@ -386,7 +384,7 @@ impl Lock for LockWithState {
             None => match self.store(give_up_at).await {
                 Ok(()) => None,
                 Err(Failure::Fatal { why, .. }) => {
-                    // No retry helps, and without its state the message would be half done.
+                    // Without its state the message would be half done.
                     Some(Decision::dead_letter("StateNotStored", why))
                 }
                 Err(failure) => return Err(failure),

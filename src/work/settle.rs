@@ -1,4 +1,4 @@
-//! The table that turns the end of a command into the settlement of its message. Pure.
+//! The table from the end of a command to the settlement of its message.
 //!
 //! Called once no process of the command is alive. It must never settle a message whose lock was lost or in
 //! doubt: another worker may have it.
@@ -20,7 +20,6 @@ pub(super) struct Rules {
     pub(super) puts_aside: bool,
     pub(super) retry_delay: Backoff,
     pub(super) dead_letter_exit: Vec<RangeInclusive<u8>>,
-    /// Exceptions from `dead_letter_exit`.
     pub(super) retry_exit: Vec<RangeInclusive<u8>>,
     pub(super) timeout: Option<Duration>,
     pub(super) at_most_once: bool,
@@ -66,7 +65,6 @@ pub(super) struct Decision {
     /// `None`: no request, because another worker may have the lock.
     pub(super) settlement: Option<Settlement>,
     pub(super) outcome: Outcome,
-    /// One word for machines; `None` on success.
     pub(super) reason: Option<&'static str>,
 }
 
@@ -100,7 +98,6 @@ impl Decision {
     /// Returns a decision unless the completion was confirmed. `is_gone`: the message was gone before.
     pub(super) fn not_started(result: &Result<(), Failure>, is_gone: bool) -> Option<Decision> {
         let confirmed = result.is_ok() && !is_gone;
-        // The queue's answer replaces this outcome.
         (!confirmed).then_some(Decision {
             settlement: Some(Settlement::Complete),
             outcome: Outcome::Released,
@@ -149,7 +146,7 @@ impl Rules {
         }
     }
 
-    /// Refuses a message that was taken too often: a worker killed with its command never reports.
+    /// A worker killed with its command never reports.
     pub(super) fn before_running(&self, attempt: u32) -> Option<Decision> {
         // The last attempt is still to be made.
         let most = self.max_attempts.filter(|most| attempt > *most)?;
@@ -171,7 +168,6 @@ impl Rules {
         match run.cause {
             Some(Cause::Doubt { .. }) => Decision::nothing("LockInDoubt"),
             Some(Cause::Lost { .. }) => Decision::nothing("LockLost"),
-            // Regardless of its exit: its time was over.
             Some(Cause::CommandEnded | Cause::Stopped(_) | Cause::GuardianLost)
                 if run.timed_out =>
             {
@@ -189,7 +185,6 @@ impl Rules {
             Some(Cause::GuardianLost) => Decision::release("GuardianLost"),
             // The lock was granted too late to start anything under it.
             None => Decision::release("NotStarted"),
-            // Causes of locks that instances compete for.
             Some(
                 Cause::HandOver
                 | Cause::Cordoned { .. }

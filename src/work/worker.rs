@@ -1,5 +1,4 @@
-//! `trafficcop work`: opens the queue, forks a guardian for each processor, and takes messages until it is
-//! done.
+//! `trafficcop work`: opens the queue, forks the guardians, and takes messages.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -147,7 +146,6 @@ async fn begin(
         posts.push(post);
         idle.push(MessageProcessor {
             number,
-            // Inside the runtime, which polls the guardian's socket.
             handle: guardian.attend().map_err(no_guardian)?,
             signals: Signals::relayed(relay),
             lost: false,
@@ -168,7 +166,7 @@ async fn begin(
         waits: queue.waits(),
     };
     let mut worker = Worker {
-        // After the queue was checked: it now counts the time without a message.
+        // Not before: it counts the time without a message.
         scheduler: Scheduler::new(terms, config.seed, Instant::now()),
         queue: Arc::clone(&queue),
         context: Arc::new(context),
@@ -184,7 +182,7 @@ async fn begin(
         Ok(Some(signal)) => Ok(Why::Stopped(signal)),
         Err(missing) => Err(missing),
     };
-    // Before anything slow: the service manager sees at once that the worker stops.
+    // Before anything slow: the service manager sees it at once.
     observer.stops();
     queue.close(Instant::now() + CLOSING).await;
     let idle = worker.idle.into_iter();
@@ -205,7 +203,7 @@ async fn begin(
 fn said(why: &Why, config: &config::Work, last: Option<&Done>) -> ExitAction {
     // Only with --once does the worker exit as its command did.
     let last = last.filter(|_| config.once && *why == Why::Enough);
-    // The conflict status (0 here) is for locks that instances compete for.
+    // The conflict status (0) is for contended locks.
     let leave = ExitAction::of(&ending(why, last), 0);
     let exit = leave.status();
     let event = "done";
@@ -272,7 +270,6 @@ struct Worker {
     context: Arc<ProcessorContext>,
     idle: Vec<MessageProcessor>,
     running: FuturesUnordered<Job>,
-    /// Signals for each processor's message.
     posts: Vec<mpsc::UnboundedSender<SignalEvent>>,
     hurry: watch::Sender<bool>,
     leaving: watch::Sender<bool>,
@@ -292,7 +289,7 @@ impl Worker {
             if let Some(left) = &self.context.may_begin {
                 self.scheduler.may_begin(left.load(Ordering::Acquire));
             }
-            // Withdraw an unwanted request: its messages would be locked in vain.
+            // An unwanted request locks messages in vain.
             if self.queue.waits() && (self.scheduler.is_leaving() || !self.scheduler.is_taking()) {
                 taking = None;
             }
@@ -406,7 +403,7 @@ impl Worker {
         }
     }
 
-    /// Leaves when an idle guardian is lost: it must not get a message.
+    /// An idle guardian that is lost must not get a message.
     fn on_event(&mut self, event: &WorkloadEvent) {
         if *event == WorkloadEvent::Lost {
             tracing::error!("a guardian died or fell silent: taking no more messages");
@@ -441,7 +438,7 @@ impl Worker {
         let mut count = 0;
         for message in messages {
             let Some(processor) = self.idle.pop() else {
-                // More than requested: the message comes again when its lock has expired.
+                // More than requested: it comes again when its lock has expired.
                 continue;
             };
             count += 1;

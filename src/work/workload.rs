@@ -1,4 +1,4 @@
-//! The command of one message, as the driver sees it: started once, under one guardian.
+//! The command of one message, as the driver sees it.
 //!
 //! It also ends a command at --timeout or at a second stop signal; to the core, that one ended by itself.
 //! Nothing here may block.
@@ -66,7 +66,7 @@ impl Progress {
 impl MessageWorkload<'_> {
     fn times_out_at(&self) -> Instant {
         let progress = &self.progress;
-        // After its main process the guardian drains the rest: that is no timeout.
+        // The guardian drains the rest: that is no timeout.
         if progress.timed_out || progress.ended.is_some() {
             return Instant::FOREVER;
         }
@@ -85,7 +85,7 @@ impl MessageWorkload<'_> {
             }
             WorkloadEvent::NotStarted { errno } => self.progress.errno = Some(*errno),
             WorkloadEvent::TreeStuck => self.progress.stuck = true,
-            // If its exit is unknown: its duration would grow until the report.
+            // Its duration would grow until the report.
             WorkloadEvent::TreeEmpty { at } => drop(self.progress.ended.get_or_insert(*at)),
             _ => {}
         }
@@ -147,7 +147,7 @@ impl Workload for MessageWorkload<'_> {
         self.handle.signal(signal);
     }
 
-    /// Leaves the command running: messages do not come from a terminal.
+    /// Messages do not come from a terminal.
     fn pause(&mut self) {}
 
     fn forget_release_info(&mut self) {}
@@ -232,7 +232,6 @@ mod tests {
     use crate::guardian::scripted::{Plays, guardian};
     use crate::work::scripted;
 
-    /// A worker may be stopped, and continued after the command's time is over.
     #[tokio::test]
     async fn unread_exit_counts_before_the_timeout() {
         let (_leave, leaving) = watch::channel(false);

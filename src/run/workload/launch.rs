@@ -1,4 +1,3 @@
-
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -63,7 +62,6 @@ impl CommandWorkload {
         self.on_event(WorkloadEvent::Stopped);
     }
 
-    /// Stops this process; the guardian goes on.
     pub(super) fn stop_ourselves(&mut self, asked: StopAsked) {
         self.pausing = None;
         if let Err(why) = guardian::stop_ourselves(asked) {

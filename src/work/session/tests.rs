@@ -1,5 +1,3 @@
-//! Tests of a session with a queue in memory and a guardian that plays a script.
-
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -17,7 +15,7 @@ struct InMemory {
     messages: Mutex<VecDeque<(&'static str, u32)>>,
     did: Mutex<Vec<String>>,
     state: Mutex<Vec<u8>>,
-    /// Answers to settlements and stores; `Ok` after the last.
+    /// `Ok` after the last.
     settlements: Mutex<VecDeque<Result<(), Failure>>>,
     states: Mutex<VecDeque<Result<(), Failure>>>,
     gone: Notify,
@@ -262,7 +260,7 @@ async fn session_ends_after_session_messages() {
     assert!(done.idle_since.is_none() && done.earlier == 1);
 }
 
-/// The session must not wait for a message that the worker could not start.
+/// The session must not wait for a message that cannot start.
 #[tokio::test]
 async fn session_ends_after_max_messages() {
     let session = InMemory::of(&["a", "b", "c"]);
@@ -422,13 +420,12 @@ async fn lost_settlement_ends_the_session_and_keeps_the_state() {
 async fn session_lost_during_its_lock_delay_runs_nothing() {
     let session = InMemory::of(&["a"]);
     session.gone.notify_one();
-    // The session is lost during its lock delay.
     let done = works(&session, None, |_, _| Plays::Exits(0)).await;
     assert_eq!(session.did(), ["closed"]);
     assert!(!done.ran && done.idle_since.is_none());
 }
 
-/// Another client stored this state, on a namespace that allows more.
+/// Stored by another client where the namespace allows more.
 #[tokio::test]
 async fn unchanged_oversized_state_is_no_error() {
     let session = InMemory::of(&["a", "b"]);
