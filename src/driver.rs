@@ -1,8 +1,6 @@
 //! The driver: the one place where a lease and a process meet.
 //!
-//! It waits for the next input (a signal, an event of the tree, a reply of the store, a free lock, the time), passes it
-//! to the pure state machine, and carries out its actions in order. It has no policy: the reasons are in
-//! [`crate::core`].
+//! It passes each input to the pure state machine, and carries out its actions in order. It has no policy.
 
 mod observation;
 
@@ -26,20 +24,18 @@ use crate::lasting;
 use crate::lease::{LeaseStore, RecordUpdate};
 use crate::signals::{SignalEvent, Signals};
 
-// Tokio's timers stop while the machine sleeps; the guardian's do not, and it reports a jump of the clock. This limits
-// the rest, without a guardian.
+// Tokio's timers stop while the machine sleeps, and only a guardian reports the jump.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(3600);
-// Nothing waits for this announcement of a drain.
+// Nothing waits for this announcement.
 const ANNOUNCE: Duration = Duration::from_secs(5);
 // Later writes wait for this one.
 const TELL_HEALTH: Duration = Duration::from_secs(2);
-// The last message to standbys only makes them faster.
+// The last message only makes standbys faster.
 const LEAVE_TIMEOUT: Duration = Duration::from_millis(300);
 // A stop request waits until an acquire is undone.
 const UNDO: Duration = Duration::from_secs(2);
 
-/// Work that runs while the instance has control: a command under a guardian, or a program of the library's user.
-/// Nothing here may block.
+/// Work under control: a command under a guardian, or a library user's program. Nothing here may block.
 #[async_trait]
 pub trait Workload: Send {
     /// Starts it, with its deadlines.
@@ -52,20 +48,20 @@ pub trait Workload: Send {
     fn kill(&mut self);
     /// Passes a signal to it (`SIGUSR1`, ...).
     fn pass(&mut self, signal: i32);
-    /// Stops it as from the terminal, then this process, until both are continued.
+    /// Stops it as from the terminal, and this process, until both are continued.
     fn pause(&mut self);
-    /// Forgets the last release info: this instance must not release the lease any more.
+    /// Forgets the release info: this instance must not release the lease any more.
     fn forget_release_info(&mut self);
-    /// Takes why the tenure ended (`None`: nothing was started in it), and how the command's main process ended, if it
-    /// ran. Called before the lease is released, with no process left.
+    /// Takes why the tenure ended (`None`: nothing was started) and the main process's exit, before the
+    /// release, with no process left.
     fn gives_back(&mut self, _cause: Option<&Cause>, _exit: Option<Exit>) {}
     /// Runs the standby command until the next [`Workload::start`].
     fn stand_by(&mut self) {}
-    /// Checks whether this machine is fit to take control: [`WorkloadEvent::Condition`] follows.
+    /// Checks the machine's fitness for control: [`WorkloadEvent::Condition`] follows.
     fn ask(&mut self, _give_up_at: Instant) {}
     /// Handles the end of a tenure.
     fn tenure_over(&mut self, _cause: &Cause) {}
-    /// Resolves when the --on-lost hook has ended, or after its grace; the next attempt to acquire waits for it.
+    /// Resolves when the --on-lost hook has ended, or after its grace: the next acquire waits for it.
     fn settled(&self) -> Option<Pin<Box<dyn Future<Output = ()> + Send>>> {
         None
     }
@@ -88,7 +84,7 @@ enum Answer {
     HealthTold(Result<(), Failure>),
 }
 
-/// Competes for the lock of `store`, runs `workload` while it has control, and returns when the state machine is done.
+/// Competes for the lock of `store`, and runs `workload` while it has control.
 pub async fn drive(
     tenure: Tenure,
     store: Arc<dyn LeaseStore>,
@@ -118,15 +114,15 @@ pub async fn drive(
             return ending;
         }
         driver.tell_health();
-        // An instance that is handed a lock and does not want it yet keeps all others out.
+        // An instance that is handed a lock too early keeps all others out.
         let listening = wakes && driver.tenure.listens() && !driver.acquiring;
         let until_free = {
             let store = Arc::clone(&driver.store);
             async move { store.until_free().await }
         };
         let wake_at = driver.wake_at();
-        // Signals first, because a person waits. Then the tree, whose end must be known before a reply of the store is
-        // judged. The clock may come last: `tell` reads it with each of the others.
+        // Signals first: a person waits. Then the tree, whose end must be known before a reply of the store
+        // is judged.
         tokio::select! {
             biased;
             asked = signals.next() => driver.asked(asked),
@@ -144,23 +140,19 @@ struct Driver<'a> {
     store: Arc<dyn LeaseStore>,
     workload: &'a mut dyn Workload,
     observer: &'a mut dyn Observer,
-    // Rings while this instance has control, and otherwise listens to the holder's.
     doorbell: Option<Doorbell>,
     calls: FuturesUnordered<Reply>,
     acquiring: bool,
     telling: bool,
-    // Set if an acquire is to be undone; not awaited past this moment.
     withdrawn: Option<Instant>,
-    // When the lease expires, by the store's last grant. Not taken from the core's deadlines, so that observers can
-    // compare the two.
+    // By the store's last grant, not the core's deadlines: observers compare the two.
     expires: Instant,
 }
 
 impl Driver<'_> {
-    /// Passes an event to the core, but the time before that.
     fn tell(&mut self, event: Event) {
         let now = Instant::now();
-        // After a pause (a stopped process, a sleeping machine) a core that knows the time must judge the reply.
+        // The time first: after a pause of the process or machine, the core must judge the reply by it.
         if event != Event::Ticked {
             let actions = self.tenure.step(now, Event::Ticked);
             self.act(now, actions);
@@ -218,14 +210,14 @@ impl Driver<'_> {
                     // Answers can overtake each other.
                     self.expires = self.expires.max(self.expiry(t0));
                 }
-                // First: it moves the guardian's deadline, which no observer may delay.
+                // First: no observer may delay the guardian's deadline.
                 self.tell(Event::Renewed { t0, reply });
                 let reply = &answer;
                 self.observer
                     .observe(now, &Observation::Renewed { t0, reply });
             }
             Answer::Released(reply) => {
-                // First: a standby waits for it, and this process may end once the core knows of the release.
+                // First: a standby waits for it, and this process may end next.
                 if let Some(doorbell) = &mut self.doorbell {
                     match &reply {
                         Ok(()) => doorbell.released(),
@@ -237,7 +229,7 @@ impl Driver<'_> {
             Answer::Recorded(reply) => self.tell(Event::Recorded(reply)),
             Answer::Looked(reply) => self.tell(Event::Looked(reply)),
             Answer::Announced(reply) => {
-                // Standbys notice the drain later, nothing else.
+                // Standbys only notice the drain later.
                 if let Err(failure) = reply {
                     tracing::debug!("the drain was not announced: {failure}");
                     self.doubted(&failure);
@@ -256,7 +248,6 @@ impl Driver<'_> {
         }
     }
 
-    /// Handles the store's answer to a request that was not about the lease.
     fn doubted(&mut self, failure: &Failure) {
         if let Failure::Lost { .. } = failure {
             let now = Instant::now();
@@ -272,7 +263,6 @@ impl Driver<'_> {
         self.act(now, actions);
     }
 
-    /// Opens the doorbell that this instance's record names.
     fn open_doorbell(&mut self) {
         if let Some(doorbell) = &mut self.doorbell {
             doorbell.open_or_warn();
@@ -282,8 +272,7 @@ impl Driver<'_> {
     fn woke(&mut self) {
         let now = Instant::now();
         if self.withdrawn.is_some_and(|give_up_at| now >= give_up_at) {
-            // The store did not answer in time. A late grant to this attempt is undone with the same lease id, or
-            // expires.
+            // A late grant is undone with the same lease id, or expires.
             self.withdrawn = None;
             self.acquiring = false;
             self.telling = false;
@@ -298,7 +287,6 @@ impl Driver<'_> {
         lease.map_or(Instant::FOREVER, |lease| t0 + lease)
     }
 
-    /// Returns when the loop has to run again without an event.
     fn wake_at(&self) -> Instant {
         let health_due = match self.telling {
             true => Instant::FOREVER,
@@ -373,7 +361,7 @@ impl Driver<'_> {
                     }));
                 }
                 Action::Start(start) => {
-                    // First: news of the start comes after it.
+                    // News of the start comes after it.
                     self.observe(Observation::Starts {
                         kill_at: start.deadlines.kill_at,
                         expires: self.expires,
@@ -402,7 +390,7 @@ impl Driver<'_> {
                     self.observe(Observation::Drains { kill_at });
                 }
                 Action::Announce => {
-                    // Not with the drain itself: most trees end at once, and the release is what counts.
+                    // Not with the drain itself: most trees end at once.
                     if let Some(doorbell) = &self.doorbell {
                         doorbell.draining();
                     }
@@ -426,7 +414,7 @@ impl Driver<'_> {
                     }));
                 }
                 Action::Release { give_up_at } => {
-                    // Pending calls would request a lease that is about to end.
+                    // Pending calls are about a lease that is about to end.
                     self.calls.clear();
                     self.telling = false;
                     self.workload.forget_release_info();
@@ -436,7 +424,6 @@ impl Driver<'_> {
                     self.undo(give_up_at);
                 }
                 Action::Abandon => {
-                    // Pending calls are about a lost lease.
                     self.calls.clear();
                     self.telling = false;
                     self.workload.forget_release_info();

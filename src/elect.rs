@@ -1,9 +1,8 @@
 //! `trafficcop elect`: competes for control, and tells a reader on stdout which instance has it.
 //!
-//! It is `run` with a fixed command, the process that tells the reader ([`crate::elect::announce`]), under a
-//! guardian. So the reader gets `standby` in time even if this process is killed or stopped, and the drain is
-//! the reader's grace. This module adds the lines of a standby, the reader that hangs up, and `standby` with a
-//! grace if the child died before it wrote it.
+//! It is `run` with a fixed command under a guardian, the process that tells the reader
+//! ([`crate::elect::announce`]). So the reader gets `standby` in time even if this process is killed or
+//! stopped. This module adds a standby's lines, the reader that hangs up, and the child's death.
 //!
 //! Stdout has one writer at a time: the child if there is one, else this process.
 
@@ -41,23 +40,21 @@ use crate::runtime::runtime;
 use crate::signals::Signals;
 use crate::util::lock;
 
-// The link and not the path: an upgrade may have replaced the file, and the two versions must fit.
+// The link, not the path: an upgrade may have replaced the file, and the versions must fit.
 const CHILD: &str = "/proc/self/exe";
 
-/// Pipe for the child's progress.
 struct ProgressPipe(std::fs::File);
 
 impl ProgressPipe {
-    /// Returns the pipe, and the descriptor that the child inherits.
     fn open() -> io::Result<(ProgressPipe, std::os::fd::OwnedFd)> {
         // Neither process may hang on the other.
         let (reader, writer) = pipe2(OFlag::O_CLOEXEC | OFlag::O_NONBLOCK)?;
-        // It must survive guardian and exec: the child is this program.
+        // It must survive guardian and exec.
         fcntl(&writer, FcntlArg::F_SETFD(FdFlag::empty()))?;
         Ok((ProgressPipe(reader.into()), writer))
     }
 
-    /// Returns whether the dead child left a reader that believes in this instance's control.
+    /// Returns whether the dead child left a reader that believes in control.
     fn believed(&mut self) -> bool {
         let mut last = None;
         let mut bytes = [0; 64];
@@ -76,14 +73,13 @@ struct ReaderLines {
     store: Arc<dyn LeaseStore>,
     identity: String,
     control: Option<String>,
-    /// Holder and token of the last line.
     named: Option<(Option<String>, Option<u64>)>,
 }
 
 impl ReaderLines {
     fn standby(&mut self, holder: Option<&str>, token: Option<u64>) {
         let now = Some((holder.map(str::to_owned), token));
-        // A standby looks every few seconds; the reader gets changes.
+        // The reader gets changes only.
         if self.named == now {
             return;
         }
@@ -100,7 +96,6 @@ impl ReaderLines {
     }
 }
 
-/// Lines to the reader, shared by the workload and the observer.
 #[derive(Clone)]
 struct Shared(Arc<Mutex<ReaderLines>>);
 
@@ -114,7 +109,6 @@ impl Shared {
     }
 }
 
-/// Workload whose command is the process that tells the reader.
 struct ElectWorkload {
     child: CommandWorkload,
     progress: ProgressPipe,
@@ -122,21 +116,21 @@ struct ElectWorkload {
     grace: Duration,
     kill_at: Instant,
     exit: Option<Exit>,
-    /// No time is left for a grace.
+    /// No time for a grace.
     hurried: bool,
-    /// End of a grace that this process gives, after the child died while the reader believed.
+    /// End of a grace that this process gives in place of a dead child.
     held_back: Option<Instant>,
 }
 
 impl ElectWorkload {
-    /// Returns the event for a child that is gone since `at`; `None` while the reader has its grace.
+    /// `None` while the reader has its grace.
     fn child_gone(&mut self, at: Instant) -> Option<WorkloadEvent> {
-        // No reader is left: give the lock back at once.
+        // Without a reader, give the lock back at once.
         let hung_up = self.lines_out.gone().is_some()
             || self.exit == Some(Exit::Signal(libc::SIGPIPE))
             || self.exit == Some(Exit::Code(exit::CANNOT_WRITE));
         let nobody_told = self.exit == Some(Exit::Code(0));
-        // The reader has not acted since the child's end, however late this process hears of that.
+        // The reader has not acted since the child's end, however late this process hears of it.
         if !self.progress.believed() {
             return Some(WorkloadEvent::TreeEmpty { at });
         }
@@ -144,7 +138,6 @@ impl ElectWorkload {
             self.lines_out
                 .with(|lines_out| lines_out.standby(None, None));
             let now = Instant::now();
-            // The grace that the child would have given. The lease is kept as long.
             let until = self.kill_at.min(now + self.grace);
             if !self.hurried && now < until {
                 self.held_back = Some(until);
@@ -161,7 +154,7 @@ impl Workload for ElectWorkload {
         self.kill_at = start.deadlines.kill_at;
         self.exit = None;
         self.hurried = false;
-        // Discard what a child that could not be started has left.
+        // Discard what a child that did not start has left.
         let _stale = self.progress.believed();
         self.lines_out.with(|lines_out| {
             // From here on the child writes.
@@ -188,7 +181,7 @@ impl Workload for ElectWorkload {
 
     fn pass(&mut self, _signal: i32) {}
 
-    /// Leaves the child running: it must write at the deadline.
+    /// The child must write at the deadline.
     fn pause(&mut self) {
         if let Err(why) = guardian::stop_ourselves(StopAsked::of_a_signal()) {
             tracing::warn!("cannot stop: {why}");
@@ -244,7 +237,6 @@ impl Workload for ElectWorkload {
     }
 }
 
-/// Observer of the time without a child.
 struct StdoutObserver {
     observers: Observers,
     lines_out: Shared,
@@ -259,14 +251,14 @@ impl Observer for StdoutObserver {
             } => self
                 .lines_out
                 .with(|lines_out| lines_out.standby(info.holder.as_deref(), info.token)),
-            // The holder is unknown; it is not this instance.
+            // The holder is unknown, but not this instance.
             Observation::Notice {
                 notice: Notice::Unfit(_) | Notice::Refused { .. },
                 ..
             } => self
                 .lines_out
                 .with(|lines_out| lines_out.standby(None, None)),
-            // The child's end is not for the status file either.
+            // The status file does not show the child's end either.
             Observation::Notice { notice, .. } if lines::is_of_the_child(notice) => return,
             _ => {}
         }
@@ -274,13 +266,12 @@ impl Observer for StdoutObserver {
     }
 }
 
-/// Link to a control file, and its target; removed on drop.
 struct ControlLink(PathBuf, PathBuf);
 
 impl ControlLink {
     fn make(path: &Path, target: &Path) -> io::Result<ControlLink> {
         let name = path.file_name().unwrap_or_default().to_string_lossy();
-        // No other user can guess the name and take it.
+        // No other user can guess this name.
         let (pid, random) = (std::process::id(), fastrand::u64(..));
         let beside = path.with_file_name(format!(".{name}.{pid}.{random:016x}"));
         std::os::unix::fs::symlink(target, &beside)?;
@@ -293,7 +284,7 @@ impl ControlLink {
 
 impl Drop for ControlLink {
     fn drop(&mut self) {
-        // Another instance may have put its link there.
+        // It may be another instance's link.
         if std::fs::read_link(&self.0).is_ok_and(|target| target == self.1) {
             let _ = std::fs::remove_file(&self.0);
         }
@@ -311,7 +302,7 @@ fn link(
         anyhow::bail!("--control-file: no directory is writable for a control file; see the log");
     };
     let refused = |why: &str| UsageError::new(format!("--control-file {}: {why}", path.display()));
-    // Checked again: another instance may have started since.
+    // Checked again: another instance may have started.
     if guardian::is_control_file_in_use(path) {
         return Err(refused(ANOTHER_S_LINK).into());
     }
@@ -323,9 +314,9 @@ fn link(
     Ok(Some((made, lasting::of_link(path)?)))
 }
 
-/// Competes until the end. It forks the guardian, so the process must have one thread.
+/// Forks: the process must have one thread.
 pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<ExitAction> {
-    // First: without a reader, control would only be kept from others.
+    // Without a reader, control would only be kept from others.
     if let Some(leave) = nobody_reads() {
         return Ok(leave);
     }
@@ -335,7 +326,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     };
     let lock = store.info().name;
     config.refuse_our_own(&lock)?;
-    // A reader would take two halves of a line for two lines.
+    // Half a line would count as a line.
     if !lines::fits(&lock) {
         let why = "the lock's name is too long for lines that go through a pipe as a whole: take a shorter one";
         return Err(UsageError::new(why).into());
@@ -355,7 +346,6 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         ..Setup::new(programs, config.contain, config.rules.grace)
     };
     let guardian = guardian::fork(setup).map_err(no_guardian)?;
-    // The child inherits the guardian's copy.
     drop(theirs);
     let condition = fork_for_the_condition(&config)?;
     report::context(report::Context {
@@ -369,7 +359,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     let _link = link(telling, control.as_deref())?;
     let log = ReaderLog(report::LogObserver::new(config.looks_once(), config.slots));
     let observers = Observers::new(&config, &store, &guardian, log, None);
-    // It starts a thread, so it comes after the fork.
+    // After the fork: it starts a thread.
     let (sender, gone) = LineSender::begin()?;
     let lines_out = Shared(Arc::new(Mutex::new(ReaderLines {
         sender,
@@ -383,7 +373,6 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
         let signals = Signals::listen()?.and_hang_up(gone);
         observers.begin(guardian.health_check());
         let mut child = workload(&config, &store, Guardians::of_one(guardian, condition))?;
-        // From the child's `holder` on: the reader can answer as soon as it has read that.
         look_after(&mut child, &config, None, &observers)?;
         let reader = ElectWorkload {
             child,
@@ -413,7 +402,7 @@ async fn compete(
 ) -> ExitAction {
     told.observers.tell(Observation::Begins);
     let mut rules = rules(config, &*store);
-    // The kernel wakes a waiter only when the lock is free, but the reader wants the holder's name: look.
+    // The kernel reports only a free lock, but the reader wants the holder's name.
     rules.poll = config.rules.poll;
     let cordon = told.observers.follow_events(config, &mut signals).await;
     let tenure = Tenure::new(rules, Instant::now())
@@ -457,7 +446,7 @@ fn leave(ending: &Ending, gone: Option<Errno>, conflict_status: u8) -> ExitActio
         (Cause::Stopped(libc::SIGPIPE), _) if gone.is_some_and(|errno| errno != Errno::EPIPE) => {
             Some(Exit::Code(exit::CANNOT_WRITE))
         }
-        // The child writes for this process, which ends for the same reason.
+        // The child writes for this process, which ends like it.
         (Cause::CommandEnded, exit) => exit.filter(|exit| {
             [Exit::Signal(libc::SIGPIPE), Exit::Code(exit::CANNOT_WRITE)].contains(exit)
         }),

@@ -1,21 +1,10 @@
-//! The library's interface: competes for control inside a program, instead of wrapping a command.
+//! The library's interface: competes for control inside a program.
 //!
-//! It runs the same [`drive`](crate::driver::drive) as `trafficcop run`, with the program itself as the
-//! workload. Instead of signals, [`TrafficCop::has_control`] turns false and [`Guard::run`] drops its future.
-//! Nothing here can stop the program's own code: the promise holds only if the program asks.
+//! It runs [`drive`](crate::driver::drive) with the program as the workload. Nothing here can stop the
+//! program's own code: the promise holds only if the program asks.
 //!
-//! When the last guard of a tenure is dropped, the lease is given back. The instance then does not compete
-//! until the program waits for a guard again: to the core it is cordoned meanwhile.
-//!
-//! | file | purpose |
-//! |---|---|
-//! | `builder` | [`Builder`]: the lock, and the settings of the competition |
-//! | `connection` | [`Connection`]: the account and the credential of a program |
-//! | `error` | [`Error`], [`Lost`]: the reasons for having no control |
-//! | `message` | [`MessageLock`]: the lock of one message |
-//! | `program` | the program as a workload, and the state that it shares with its guards |
-//! | `words` | messages in the terms of a program |
-//! | `worker` | [`Worker`]: takes messages from a queue |
+//! Without guards the lease is given back, and the core takes the instance for cordoned until the program
+//! waits again.
 
 mod builder;
 mod connection;
@@ -52,8 +41,8 @@ pub use worker::{Worker, WorkerBuilder};
 
 /// One instance that competes for control inside a program.
 ///
-/// Dropping it ends the competition, too, but does not tell that the work has ended: the lease is kept until
-/// the last [`Guard`] is dropped, or for the grace of its budget (10 s on a lock without one).
+/// Dropping it ends the competition, but not the work. The lease is kept until the last [`Guard`] is dropped,
+/// or for the grace (10 s without a budget).
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -95,9 +84,8 @@ impl TrafficCop {
         TrafficCop { shared, stop, task }
     }
 
-    /// Prepares to compete for a lease on an Azure blob: `CONTAINER/NAME`, or its URL (with a SAS, if needed).
-    /// Account and credential come from the environment, as for `trafficcop run --blob`. Blob and container are
-    /// created if they are missing. Sends nothing yet.
+    /// Prepares to compete for a lease on an Azure blob, `CONTAINER/NAME` or its URL, with the environment's
+    /// account and credential. Creates blob and container if they are missing. Sends nothing yet.
     ///
     /// ```no_run
     /// # async fn rebuild_the_index() {}
@@ -112,19 +100,18 @@ impl TrafficCop {
     /// ```
     ///
     /// # Errors
-    /// If the name cannot be a blob's, or account and credential are missing or contradict each other.
+    /// If the name is invalid, or account and credential are missing or contradictory.
     pub fn blob(name: &str) -> Result<Builder, Error> {
         TrafficCop::builder().blob(name)
     }
 
-    /// Starts with the storage account and the credential for a lease on a blob, instead of the environment's:
-    /// for a program with a secret store, or with two accounts.
+    /// Starts with a storage account and a credential, instead of the environment's.
     pub fn builder() -> Connection {
         Connection::default()
     }
 
-    /// Prepares to compete for a lock on a file, which is created if it is missing. On a local disk it is the
-    /// kernel's lock, and on a shared drive it is a lease, as for `trafficcop run --file`.
+    /// Prepares to compete for a lock on a file, created if missing: the kernel's lock on a local disk, a
+    /// lease on a shared drive.
     ///
     /// # Errors
     /// If the path cannot be a lock: foreign content, no regular file, no permission.
@@ -137,21 +124,19 @@ impl TrafficCop {
         Builder::of_store(Arc::new(store))
     }
 
-    /// Waits for control. The instance competes from its start on, and after a tenure only once this is called
-    /// again. While control lasts, every call returns a guard of the same tenure. Control is given back when
-    /// the last guard is dropped.
+    /// Waits for control. After a tenure, only this makes the instance compete again. Every call during a
+    /// tenure returns a guard of it.
     ///
     /// Cancel-safe: the instance goes on competing.
     ///
     /// # Errors
-    /// If the store refused access, or was out of reach from the beginning. The competition is over.
+    /// If the store refused access or never answered: the competition is over.
     pub async fn acquired(&self) -> Result<Guard, Error> {
         self.shared.acquired().await
     }
 
-    /// Waits for control for at most `limit`; `None` if this instance did not get it. A store's first answer
-    /// takes a round trip. The instance goes on competing, and may have control at the next call: stop it if it
-    /// should not.
+    /// Waits for control for at most `limit`; `None` without it. The instance goes on competing: stop it if
+    /// it should not.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -180,9 +165,9 @@ impl TrafficCop {
         }
     }
 
-    /// Returns whether this instance is in control now. It only reads the clock: ask before every step that
-    /// must not run twice. It turns false when a command would get SIGTERM, so the current step has the grace
-    /// and the margin of the budget to end.
+    /// Returns whether this instance is in control; only reads the clock. Ask before every step that must not
+    /// run twice. It turns false when a command would get SIGTERM: the step has the grace and the margin to
+    /// end.
     #[must_use]
     pub fn has_control(&self) -> bool {
         self.shared.is_in_time()
@@ -194,18 +179,17 @@ impl TrafficCop {
         self.shared.watch()
     }
 
-    /// Stops competing and gives the lease back. The work under control has ended: guards that are left lose
-    /// it.
+    /// Stops competing and gives the lease back. Guards that are left lose control.
     ///
     /// # Errors
-    /// If the competition was over before (see [`TrafficCop::acquired`]), the lease could not be given back, or
-    /// the competing task ended early by a panic or with its runtime. The lease then expires.
+    /// If the competition was over, the lease could not be given back (it then expires), or the competing
+    /// task panicked or lost its runtime.
     pub async fn stop(self) -> Result<(), Error> {
         // A standby has nothing to give back.
         let had_control = self.shared.token().is_some();
-        // Before the stop, so that the drain is over at once.
+        // First, so that the drain is over at once.
         self.shared.end_work();
-        // Fails only if the competition has ended already.
+        // Fails only if the competition is over.
         let _over = self.stop.send(());
         let ended = self.task.await;
         let ending = ended.map_err(|error| Error::Failed(error.to_string()))?;
@@ -218,8 +202,7 @@ impl TrafficCop {
 
 /// Control over the lock, while it lasts.
 ///
-/// Dropping it tells that the work has ended: the lease is given back at once, and the instance competes again
-/// when the program waits for the next guard.
+/// Dropping it gives the lease back. The instance competes again when the program waits for the next guard.
 #[must_use = "control is given back when the guard is dropped"]
 pub struct Guard {
     held: Arc<GuardedTenure>,
@@ -236,8 +219,8 @@ impl fmt::Debug for Guard {
 }
 
 impl Guard {
-    /// Returns the fencing token, which is greater than those of all earlier tenures. Pass it to every resource
-    /// that can refuse an older one.
+    /// Returns the fencing token, greater than any earlier one. Pass it to every resource that can refuse an
+    /// older one.
     #[must_use]
     pub fn token(&self) -> u64 {
         self.held.token
@@ -246,33 +229,29 @@ impl Guard {
     /// Returns whether this guard's control lasts; see [`TrafficCop::has_control`].
     #[must_use]
     pub fn has_control(&self) -> bool {
-        // The deadline first: while this tenure is the current one, its deadline cannot be a later tenure's.
+        // The deadline first: while this tenure is current it cannot be a later tenure's.
         self.held.shared.is_in_time() && self.held.shared.token() == Some(self.held.token)
     }
 
-    /// Tells a [`watchdog`](Builder::watchdog) that the work goes on. It only writes to memory: call it at
-    /// least twice in the watchdog's time.
+    /// Tells a [`watchdog`](Builder::watchdog) that the work goes on; only writes to memory. Call it at least
+    /// twice in the watchdog's time.
     pub fn alive(&self) {
-        // A guard that outlived its tenure knows nothing of a later tenure's work.
         if self.held.shared.token() == Some(self.held.token) {
             self.held.shared.said_alive();
         }
     }
 
-    /// Resolves when control is lost, in doubt, or given back by [`TrafficCop::stop`](TrafficCop::stop): end
-    /// the work then.
+    /// Resolves when control is lost, in doubt or given back: end the work then.
     pub async fn lost(&self) {
         let ours = Control::InControl {
             token: self.held.token,
         };
         let mut state = self.held.shared.watch();
-        // Any other state, not just `Leaving`: a future that is rarely polled may miss that. An error means
-        // that the sender is gone, which is an end, too.
+        // Any other state: a future that is rarely polled may miss `Leaving`. An error is an end, too.
         let _gone = state.wait_for(|state| *state != ours).await;
     }
 
-    /// Runs `future` while control lasts. When control is lost, the future is dropped at the point where it
-    /// waits.
+    /// Runs `future` while control lasts, then drops it where it waits.
     ///
     /// Code that computes or blocks is not stopped: it asks [`Guard::has_control`] itself.
     ///
@@ -283,7 +262,6 @@ impl Guard {
     }
 }
 
-/// Runs `future` until `lost`, and begins no step of it without control.
 async fn run_while<F: Future>(
     has_control: impl Fn() -> bool,
     lost: impl Future<Output = ()>,
@@ -292,8 +270,7 @@ async fn run_while<F: Future>(
     let mut lost = pin!(lost);
     let mut future = pin!(future);
     poll_fn(|context| {
-        // Checked before each step, because the future's own wake-up may come first. After a sleep of the
-        // machine the clock knows of the loss first.
+        // Before each step: the future's own wake-up may come first, and after a sleep the clock knows first.
         if lost.as_mut().poll(context).is_ready() || !has_control() {
             return Poll::Ready(Err(Lost));
         }
@@ -302,7 +279,6 @@ async fn run_while<F: Future>(
     .await
 }
 
-/// Tenure that its guards share; dropped with the last of them.
 struct GuardedTenure {
     shared: Arc<Shared>,
     token: u64,
@@ -310,8 +286,8 @@ struct GuardedTenure {
 
 impl Drop for GuardedTenure {
     fn drop(&mut self) {
-        // One lock for both steps: a waiter that begins now must compete after this resigns, or it would wait
-        // for ever.
+        // One lock for both steps: a waiter that begins now must compete after this resigns, or it waits for
+        // ever.
         let mut guards = self.shared.guards();
         self.shared.leave(self.token);
         // A guard that outlived its tenure must not end the next one.
@@ -324,15 +300,14 @@ impl Drop for GuardedTenure {
     }
 }
 
-/// Guards that were given out, and the number of waiters.
 #[derive(Default)]
 struct Guards {
-    // Last tenure with guards. Weak, so that dropping the last guard ends it.
+    // Weak, so that dropping the last guard ends the tenure.
     last: Option<(u64, Weak<GuardedTenure>)>,
     waiting: usize,
-    // Not competing until a waiter comes: otherwise unused control would be kept from other instances.
+    // Not competing until a waiter comes: unused control would be kept from other instances.
     resigned: bool,
-    // Channel to the core; `None` for a message, which is not competed for.
+    // `None` for a message, which is not competed for.
     cordons: Option<UnboundedSender<Option<Cordon>>>,
 }
 
@@ -344,7 +319,6 @@ impl Guards {
         }
     }
 
-    /// Returns whether this tenure had guards, and has none now.
     fn has_ended(&self, token: u64) -> bool {
         let last = self.last.as_ref();
         last.is_some_and(|(of, held)| *of == token && held.strong_count() == 0)
@@ -352,20 +326,19 @@ impl Guards {
 
     fn tell(&self, cordon: Option<Cordon>) {
         if let Some(cordons) = &self.cordons {
-            // Fails only if the competition has ended already.
             let _over = cordons.send(cordon);
         }
     }
 
-    /// Gives control back. A waiter of this instance waits behind all others.
+    /// Gives control back; a waiter of this instance queues behind all others.
     fn resign(&mut self, why: &str) {
-        // A cordon to the core: it drains, releases and does not compete, by rules that are tested for that.
+        // A cordon: the core's tested rules then drain, release and do not compete.
         self.tell(Some(Cordon {
             why: why.to_owned(),
             before: Instant::FOREVER,
         }));
         self.resigned = true;
-        // Told after the cordon and not instead of it: the tenure has to end in between.
+        // After the cordon, not instead of it: the tenure has to end in between.
         if self.waiting > 0 {
             self.compete();
         }
@@ -378,7 +351,7 @@ impl Guards {
     }
 }
 
-/// Waiter for a guard, counted until it is dropped, also with its future.
+/// Counted until it or its future is dropped.
 struct Waiting<'a>(&'a Shared);
 
 impl<'a> Waiting<'a> {
@@ -422,14 +395,13 @@ impl Shared {
         ))
     }
 
-    /// Returns a guard of the current tenure, unless its guards are gone.
     fn guard(self: &Arc<Shared>) -> Option<Guard> {
         let mut guards = self.guards();
         let token = self.token()?;
         if let Some((of, held)) = &guards.last
             && *of == token
         {
-            // Its guards are gone and it is being given back: a new one would guard nothing.
+            // It is being given back: a new guard would guard nothing.
             let held = held.upgrade()?;
             return Some(Guard { held });
         }

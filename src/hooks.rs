@@ -1,12 +1,11 @@
-//! Lifecycle hooks: which of them one guardian runs in which order, so that the core sees one workload.
+//! Lifecycle hooks: one guardian runs them in an order in which the core sees one workload.
 //!
 //! ```text
 //! without control      control obtained                                   control gone
 //! standby command ──▶ drained until its tree is empty ─▶ on-acquire ─▶ command ─▶ standby command
 //! ```
-//! [`HookSequencer`] is pure, and must never start anything while a tree exists. One guardian runs all of this, and has
-//! one tree at a time; so the argument that the command's tree is empty before the lease is released holds for the
-//! standby command and the hook as well.
+//! [`HookSequencer`] must never start anything while a tree exists. So the standby command and the hook, too,
+//! have an empty tree before the lease is released.
 
 mod transitions;
 
@@ -21,15 +20,12 @@ const TERM: i32 = libc::SIGTERM;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Role {
-    /// Runs while the instance waits for control.
     Standby,
-    /// Must succeed before the command starts.
+    /// Must succeed before the command.
     OnAcquire,
-    /// Runs while the instance has control.
     Command,
 }
 
-/// Hooks besides the command.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct HookConfig {
     pub standby: bool,
@@ -38,7 +34,6 @@ pub(crate) struct HookConfig {
     pub grace: Duration,
 }
 
-/// Action to carry out.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Launch {
@@ -57,16 +52,15 @@ pub(crate) enum Effect {
     Say(HookNotice),
 }
 
-/// News for people about a role that the core does not know.
+/// News that the core does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum HookNotice {
-    /// The standby command succeeded; it starts again with the next wait.
+    /// The standby command starts again with the next wait.
     StandbyDone,
-    /// The standby command failed, and starts again after this time.
+    /// The standby command starts again after this time.
     StandbyFailed(Failed, Duration),
     StandbyDrained,
     LeftBehind(Role),
-    /// The standby command's tree cannot be killed, so nothing can start here any more.
     StandbyStuck,
 }
 
@@ -82,11 +76,11 @@ enum Tree {
         since: Instant,
         exit: Option<Exit>,
         asked_at: Option<Instant>,
-        /// Whether the guardian ends it by itself.
+        /// The guardian ends it by itself.
         acting: bool,
     },
     Command,
-    /// The guardian is dead, and its tree is being killed; the core may wait for that.
+    /// The guardian is dead; the core may wait for its tree.
     Orphaned {
         awaited: bool,
     },
@@ -98,15 +92,12 @@ enum Tree {
 pub(crate) struct HookSequencer {
     config: HookConfig,
     tree: Tree,
-    /// The core's start request, until it learns that no process of it lives.
+    /// Kept until the core learns that no process of it lives.
     term: Option<Start>,
     /// Time between the last moment to start something and the deadline.
     stale: Duration,
-    /// Token of the tenure whose hook has succeeded.
     prepared: Option<u64>,
-    /// Whether the instance waits for control.
     standing: bool,
-    /// When a failed standby command starts again.
     due: Option<Instant>,
     history: History,
 }
@@ -126,7 +117,6 @@ impl HookSequencer {
         }
     }
 
-    /// Returns the role that runs, unless its guardian is dead.
     #[must_use]
     pub(crate) fn on(&self) -> Option<Role> {
         match self.tree {
@@ -137,21 +127,16 @@ impl HookSequencer {
         }
     }
 
-    /// Returns whether there is nothing to wait for at the end.
     #[must_use]
     pub(crate) fn is_clear(&self) -> bool {
         matches!(self.tree, Tree::None | Tree::Never)
     }
 
-    /// Returns when to call [`HookSequencer::woke`].
     #[must_use]
     pub(crate) fn wake_at(&self) -> Instant {
         self.due.unwrap_or(Instant::FOREVER)
     }
 
-    // --- orders of the core ---
-
-    /// Starts the standby command.
     pub(crate) fn stand_by(&mut self, now: Instant) -> Vec<Effect> {
         let mut effects = Vec::new();
         if !std::mem::replace(&mut self.standing, true) {
@@ -163,14 +148,14 @@ impl HookSequencer {
         effects
     }
 
-    /// Starts the hook or the command; drains the standby command first.
+    /// Drains the standby command first.
     pub(crate) fn start(&mut self, now: Instant, term: Start) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.term.is_some() || self.tree == (Tree::Orphaned { awaited: true }) {
-            // The core replaces nothing: what it started is still there.
+            // The core replaces nothing.
             return effects;
         }
-        // First: a standby command whose tree becomes empty now must not start again.
+        // First: a standby command that ends now must not start again.
         self.standing = false;
         self.due = None;
         self.stale = term.deadlines.term_at.since(term.fresh_until);
@@ -180,7 +165,7 @@ impl HookSequencer {
             Tree::Standby { asked, .. } => {
                 // From here on the guardian releases the lease if the supervisor dies.
                 effects.push(Effect::SetReleaseInfo);
-                // Before the drain: if the supervisor dies in between, the guardian ends it in time.
+                // Before the drain: if the supervisor dies in between, the guardian ends it.
                 effects.push(standby_extended(term.deadlines.term_at));
                 if !std::mem::replace(asked, true) {
                     effects.push(Effect::Say(HookNotice::StandbyDrained));
@@ -190,7 +175,6 @@ impl HookSequencer {
                     });
                 }
             }
-            // Excluded above.
             Tree::OnAcquire { .. } | Tree::Command => {}
             Tree::Orphaned { .. } | Tree::Never => self.refuse(&mut effects),
         }
@@ -212,7 +196,7 @@ impl HookSequencer {
         effects
     }
 
-    /// Ends what runs under the lease; the command gets `signal` first.
+    /// Ends what runs under the lease; only the command gets `signal`.
     pub(crate) fn drain(
         &mut self,
         now: Instant,
@@ -246,12 +230,12 @@ impl HookSequencer {
             return effects;
         };
         match &mut self.tree {
-            // The standby command's end continues, but is no part of the tenure.
+            // The standby command's end continues outside the tenure.
             Tree::None | Tree::Standby { .. } => {
                 self.tell_empty(asked_by(term, now), &mut effects);
             }
             Tree::OnAcquire { asked_at, .. } => {
-                // For the core the tree ended by the first request, not by a later SIGKILL.
+                // For the core it ended by the first request, not by a later SIGKILL.
                 asked_at.get_or_insert(now);
                 effects.push(effect);
             }
@@ -261,9 +245,6 @@ impl HookSequencer {
         effects
     }
 
-    // --- time, and the end ---
-
-    /// Handles the time of [`HookSequencer::wake_at`].
     pub(crate) fn woke(&mut self, now: Instant) -> Vec<Effect> {
         let mut effects = Vec::new();
         if self.due.is_some_and(|due| now >= due) && self.tree == Tree::None && self.standing {
@@ -272,7 +253,6 @@ impl HookSequencer {
         effects
     }
 
-    /// Ends what runs without control.
     pub(crate) fn finish(&mut self, end_of_grace: Instant) -> Vec<Effect> {
         self.standing = false;
         self.due = None;
@@ -286,8 +266,6 @@ impl HookSequencer {
         }
         Vec::new()
     }
-
-    // --- steps ---
 
     fn launch_standby(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         self.due = None;
@@ -305,7 +283,6 @@ impl HookSequencer {
         });
     }
 
-    /// Starts the next program under the lease if there is time for it.
     fn proceed(&mut self, now: Instant, effects: &mut Vec<Effect>) {
         let Some(term) = self.term else { return };
         if now >= term.deadlines.term_at {
@@ -334,7 +311,6 @@ impl HookSequencer {
         });
     }
 
-    /// Tells the core that no process under the lease lives.
     fn tell_empty(&mut self, at: Instant, effects: &mut Vec<Effect>) {
         self.term = None;
         effects.push(Effect::Tell(WorkloadEvent::TreeEmpty { at }));
@@ -348,7 +324,7 @@ impl HookSequencer {
     }
 }
 
-/// Returns the standby command's deadline: it must be gone while the lease has time left.
+/// Returns the deadline of the standby command: it must be gone while the lease has time left.
 fn standby_extended(term_at: Instant) -> Effect {
     Effect::Extend(Deadlines {
         term_at: Instant::FOREVER,
@@ -356,7 +332,7 @@ fn standby_extended(term_at: Instant) -> Effect {
     })
 }
 
-/// Returns when the core asked for the end of its tree: now, or at its deadline if that has passed.
+/// Returns when the core asked for the end: now, or at its passed deadline.
 fn asked_by(term: Start, now: Instant) -> Instant {
     now.min(term.deadlines.term_at)
 }

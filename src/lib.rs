@@ -1,7 +1,6 @@
 //! Runs a command, or a part of a program, on one of many machines at a time.
 //!
-//! A program on tokio (with its features `macros` and `rt`) that waits for control, works, and gives control
-//! back:
+//! A program on tokio (features `macros` and `rt`) that waits for control, works, and gives control back:
 //! ```no_run
 //! #[tokio::main(flavor = "current_thread")]
 //! async fn main() -> Result<(), trafficcop::Error> {
@@ -13,7 +12,7 @@
 //!     Ok(())
 //! }
 //! ```
-//! Work that is dropped when control is lost, and begins again when control is acquired again:
+//! Work that is dropped when control is lost, and begins again with the next control:
 //! ```no_run
 //! # async fn rebuild_the_index(_token: u64) {}
 //! # async fn example() -> Result<(), trafficcop::Error> {
@@ -58,13 +57,13 @@
 //! # Where do I put a …
 //! | new thing | place |
 //! |---|---|
-//! | flag | its struct in `src/args`, with help, variable and parser; its meaning in `src/config` |
+//! | flag | its struct in `src/args`; its meaning in `src/config` |
 //! | store | a folder in `crates/lease/src` and a variant in `src/config/lock.rs`; or a helper, without a line here |
 //! | rule of the core | `crates/core/src/tenure`, with a row in its golden table |
 //! | notice | `crates/core/src/event.rs`, `src/report/text.rs` and `src/events.rs`; the compiler names the rest |
 //! | metric | `src/serve/metrics.rs`, and a row in `docs/reference.md` |
 //! | message to a user | beside the code that fails; `tests/it/documents/messages.rs` lists them all |
-//! | test | beside the code if it needs one room; in the room of `tests/it` if it needs the program |
+//! | test | beside the code; in `tests/it` if it needs the program |
 //!
 //! # The promise
 //! No process of the command's tree is alive when another instance could already have been given control.
@@ -82,14 +81,14 @@
 //! | module | what it is |
 //! |---|---|
 //! | `core` | decides; pure: it gets the time as a value and returns actions |
-//! | `driver` | connects a lease and a process, in one place; decides nothing |
-//! | `doorbell` | tells standbys that control changes, so that they look earlier; decides nothing |
-//! | `lease` | the stores: one trait, and a folder for each store; two of them share `azure` |
+//! | `driver` | connects a lease and a process; decides nothing |
+//! | `doorbell` | tells standbys that control changes |
+//! | `lease` | the stores: one trait, and a folder for each |
 //! | `guardian` | processes: the guardian, the command's tree, its containment, the terminal |
 //! | `run`, `elect`, `work` | workloads of the driver: a command, a reader of control, a command for each message |
-//! | `hooks` | the sequence that one guardian runs: standby command, `--on-acquire`, command |
+//! | `hooks` | the order of standby command, `--on-acquire` and command |
 //! | `cli`, `args`, `config` | the command line, and the checked settings that it results in |
-//! | `commands`, `timeline` | the verbs that look at locks, at control, and at event logs |
+//! | `commands`, `timeline` | the verbs that look at locks, control and event logs |
 //! | `report`, `status`, `events`, `notify`, `serve` | reports to people, files, systemd and HTTP |
 //! | `embed`, `deadline` | the library's interface, and the deadline as a command sees it |
 //!
@@ -202,7 +201,7 @@ pub use embed::{
 };
 pub use lease::{LeaseStore, OrphanRelease, RecordUpdate, StoreInfo};
 
-/// Items that the program `trafficcop` and this repository's tests use. They change with any version.
+/// Items for the program `trafficcop` and the tests, which change with any version.
 #[doc(hidden)]
 pub mod internals {
     #[cfg(feature = "cli")]

@@ -1,4 +1,4 @@
-//! `trafficcop run`: opens the store, forks the guardians, and runs the driver to its end. It decides nothing that the
+//! `trafficcop run`: opens the store, forks the guardians, and runs the driver. It decides nothing that the
 //! core could decide.
 
 mod condition;
@@ -40,17 +40,15 @@ pub(crate) use script::refuse_unusable_script;
 pub use workload::CommandWorkload;
 use workload::{HookPrograms, NOBODY, Parts};
 
-/// Runs the command and its hooks to their end.
-///
 /// Call it while the process has one thread: it forks the guardians.
 pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
-    // An instance whose status cannot be requested must not begin to compete.
+    // An instance whose status cannot be requested must not compete.
     let listener = config
         .listen
         .as_ref()
         .map(serve::Listener::bind)
         .transpose()?;
-    // Before the fork: the guardian needs what releases the lease, and has only what existed by then.
+    // Before the fork: the guardian needs what releases the lease.
     let Opened { store, doorbell } = match open(&config)? {
         Ok(opened) => opened,
         Err(ending) => return Ok(report::ending(&ending, config.conflict_status)),
@@ -63,7 +61,6 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
         command: config.candidate.command.clone(),
     });
     config.warn_of_idle_flags(store.info().lease);
-    // The message names the lock.
     if let Some(ending) = cannot_work(&config) {
         return Ok(report::ending(&ending, config.conflict_status));
     }
@@ -85,14 +82,13 @@ pub(crate) fn run(config: Config) -> anyhow::Result<ExitAction> {
     ))
 }
 
-/// Returns why this command cannot run here, by trafficcop's own search path.
 pub(crate) fn not_runnable(command: &[OsString]) -> Option<Errno> {
     let path = std::env::var_os("PATH");
     guardian::which(command.first()?, path.as_deref()).err()
 }
 
-/// Returns the ending of an instance whose command cannot run: it must fail now, not at the fail-over. A hook may still
-/// provide the command (by a mount or a download).
+/// Returns the ending if the command cannot run: better now than at the fail-over. A hook may still provide
+/// it.
 fn cannot_work(config: &Config) -> Option<Ending> {
     let errno = not_runnable(&config.command)?;
     if config.roles.on_acquire.is_some() {
@@ -113,15 +109,12 @@ fn cannot_work(config: &Config) -> Option<Ending> {
     })
 }
 
-/// Guardians, one for each tree at the same time. Standby command, hook and command follow one another.
+/// Guardians, one for each tree at the same time.
 pub(crate) struct Guardians {
     first: Guardian,
     hook_programs: HookPrograms,
-    /// Runs --on-lost.
     second: Option<Guardian>,
-    /// Runs the --if command.
     condition: Option<Guardian>,
-    /// Runs the --health command.
     health: Option<Guardian>,
 }
 
@@ -148,7 +141,7 @@ impl Guardians {
             standby: add(config.roles.standby.as_deref()),
             on_acquire: add(config.roles.on_acquire.as_deref()),
         };
-        // For a lock without a deadline the supervisor's death counts as a stop.
+        // Without a deadline the supervisor's death counts as a stop.
         let grace = rules
             .budget
             .map_or(rules.grace, |budget| budget.grace_on_loss);
@@ -156,7 +149,7 @@ impl Guardians {
             let setup = Setup {
                 on_orphaned: lease::release_orphaned,
                 withheld: config.withheld.clone(),
-                // Processes that a check left behind get no grace.
+                // The leftovers of a check get no grace.
                 left_behind: match partner {
                     Some(Partner::Ends(_)) => None,
                     Some(Partner::Awaits(_)) | None => Some(rules.grace),
@@ -167,7 +160,7 @@ impl Guardians {
             guardian::fork(setup).map_err(no_guardian)
         };
         let on_lost = config.roles.on_lost.as_deref().map(Program::script);
-        // It ends first, so it is forked first: no other process may have its end of the pipe.
+        // Forked first, as it ends first: no other process may have its end of the pipe.
         let (health, partner) = match &config.health.ask {
             Some(Ask::Command(script)) => {
                 let (ends, awaits) = Partner::pair().context("--health")?;
@@ -194,7 +187,7 @@ pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<G
     let programs = vec![condition::program(script)];
     let setup = Setup {
         withheld: config.withheld.clone(),
-        // Nothing needs an answer after the supervisor's death, however long the condition might have taken.
+        // Nothing needs an answer after the supervisor's death.
         orphan_grace: Some(Duration::ZERO),
         // It has no part in control.
         ..Setup::new(programs, config.contain, Duration::ZERO)
@@ -202,7 +195,6 @@ pub(crate) fn fork_for_the_condition(config: &Config) -> anyhow::Result<Option<G
     guardian::fork(setup).map(Some).map_err(no_guardian)
 }
 
-/// Explains why there is no guardian: a setting is not possible here, or the machine has no room.
 pub(crate) fn no_guardian(refusal: guardian::SetupError) -> anyhow::Error {
     if refusal.is_of_the_settings() {
         return UsageError::new(refusal.to_string()).into();
@@ -236,7 +228,7 @@ async fn compete(
     mut observers: Observers,
     server: Option<serve::Server>,
 ) -> anyhow::Result<ExitAction> {
-    // Before anything that waits, so that no stop is missed.
+    // Before anything that waits: no stop may be missed.
     let mut signals = Signals::listen()?;
     observers.begin(guardians.first.health_check());
     observers.pass_on_stopping(&mut signals);
@@ -277,8 +269,8 @@ async fn compete(
     Ok(typed_stop(&ending, leave, on_terminal))
 }
 
-/// Ends by the signal of a Ctrl-C, and passes it to the group that trafficcop was started in: so a script that waits
-/// for trafficcop ends, too, as after a plain command.
+/// Ends by the signal of a Ctrl-C, and passes it to trafficcop's group: a script that waits for trafficcop
+/// ends, too.
 pub(crate) fn typed_stop(ending: &Ending, leave: ExitAction, took_terminal: bool) -> ExitAction {
     let Cause::Stopped(signal @ (libc::SIGINT | libc::SIGQUIT)) = ending.cause else {
         return leave;
@@ -306,7 +298,8 @@ pub(crate) fn look_after(
     // The command could not report, and would be stopped for that.
     if rules.watchdog.is_some() && workload.notify_socket.is_none() {
         return Err(UsageError::of_the_machine(
-            "--watchdog: there is no directory for the command's NOTIFY_SOCKET: make /run or /tmp writable, or set TMPDIR",
+            "--watchdog: there is no directory for the command's NOTIFY_SOCKET: make /run or /tmp writable, or set \
+             TMPDIR",
         )
         .into());
     }
@@ -361,21 +354,17 @@ pub(crate) fn workload(
     }))
 }
 
-/// Returns the rules of the config that apply to this store.
 pub(crate) fn rules(config: &Config, store: &dyn LeaseStore) -> Rules {
     let terms = store.info();
     let mut rules = config.rules.clone();
-    // A lock on this machine's disk has no deadline: a budget would end commands for no reason.
+    // A local lock has no deadline: a budget would end commands for no reason.
     rules.budget = terms.lease.and(rules.budget);
-    // A poll would only cost wake-ups.
     rules.poll = rules.poll.filter(|_| !terms.wakes);
     rules
 }
 
-/// Adds the lock's name and advice to a store's refusal.
 pub(crate) fn name_the_lock(ending: &mut Ending, lock: &str) {
     if let Cause::Store { why, denied } = &mut ending.cause
-// Some stores name it themselves.
         && !why.contains(lock)
     {
         let advice = if *denied {

@@ -1,16 +1,13 @@
-//! [`Observation`] and [`Observer`]: events of an instance, and their receivers.
-
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Notice, Ring, WorkloadEvent};
 
-/// Receiver of observations: the log, a file, a service manager, a watch channel. It must neither wait nor decide
-/// anything.
+/// Receiver of observations, which must neither wait nor decide anything.
 pub trait Observer: Send {
     /// Takes an observation.
     fn observe(&mut self, now: Instant, observation: &Observation<'_>);
 }
 
-/// Event of an instance. All but the first and the last come from [`drive`](super::drive).
+/// Event of an instance.
 #[derive(Clone, Copy, Debug)]
 pub enum Observation<'a> {
     /// The competition is about to begin.
@@ -19,7 +16,7 @@ pub enum Observation<'a> {
     Notice {
         /// The change.
         notice: &'a Notice,
-        /// Name of the lock; with slots each tenure has another one.
+        /// Name of the lock, or of the tenure's slot.
         lock: &'a str,
     },
     /// A standby heard the holder's doorbell.
@@ -28,9 +25,9 @@ pub enum Observation<'a> {
     Acquired(&'a Result<Grant, Failure>),
     /// The workload starts.
     Starts {
-        /// When it is killed without further news of the lease.
+        /// When it is killed without further news.
         kill_at: Instant,
-        /// When the lease expires then ([`Instant::FOREVER`]: never).
+        /// When the lease expires ([`Instant::FOREVER`]: never).
         expires: Instant,
         /// Number of the lock's slot.
         slot: u32,
@@ -44,25 +41,25 @@ pub enum Observation<'a> {
     },
     /// The workload's deadline moved.
     Extended {
-        /// When it is killed without further news of the lease.
+        /// New time of its kill.
         kill_at: Instant,
-        /// When the lease expires then.
+        /// New end of the lease.
         expires: Instant,
     },
     /// The workload is told to end.
     Drains {
-        /// When it is killed at the latest.
+        /// Latest time of its kill.
         kill_at: Instant,
     },
     /// An event of the tree, from the guardian.
     Workload(&'a WorkloadEvent),
-    /// The instance got a stop request, or is about to end.
+    /// A stop was requested, or the end is near.
     Stops,
     /// The end.
     Done {
         /// The reason.
         cause: &'a str,
-        /// An overlap with another holder cannot be excluded.
+        /// Whether an overlap cannot be excluded.
         overlap: bool,
         /// Exit status of trafficcop.
         exit: i32,

@@ -1,11 +1,8 @@
-//! The lines for the reader of `trafficcop elect`, the process that writes them during a tenure, and the log's
-//! wording.
+//! Lines for the reader of `trafficcop elect`, the process that writes them, and the log's wording.
 //!
-//! That process is the command of a tenure, so that the reader hears in time even if the supervisor is killed,
-//! stopped or starved. It writes `holder`, waits for SIGTERM (a drain), writes `standby`, and waits for
-//! SIGKILL, the end of the reader's grace. It ends by itself only if no reader needs a grace: the reader is
-//! gone (SIGPIPE, or status 74) or was told nothing (status 0). It must never write `holder` after the
-//! deadline.
+//! That process writes `holder`, waits for SIGTERM, writes `standby`, and waits for SIGKILL, the end of the
+//! reader's grace. It ends by itself only if no reader needs a grace: the reader is gone (SIGPIPE, or status
+//! 74) or was told nothing (status 0). It must never write `holder` after the deadline.
 
 use std::io::Write as _;
 use std::os::fd::AsFd;
@@ -32,7 +29,6 @@ const UNKNOWN: &str = "unknown";
 // In characters: a line must fit into a pipe as a whole.
 const NAME_LIMIT: usize = 256;
 
-// Leaves room for the rest of a line.
 const LOCK_LIMIT: usize = 2000;
 
 /// Fields of `--json` (`args::FIELDS`), in this order.
@@ -54,25 +50,21 @@ struct JsonLine<'a> {
     time: String,
 }
 
-/// Instance and lock of a line.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Here {
     pub identity: String,
-    /// Address of the lock.
     pub lock: String,
     pub slot: u32,
     pub control: Option<String>,
 }
 
 impl Role {
-    /// Returns the line of an instance in control.
     #[must_use]
     pub(crate) fn holder(here: Here, token: u64) -> Role {
         let holder = Some(name(&here.identity));
         Role::new("holder", here, Some(token), holder)
     }
 
-    /// Returns the line of any other instance, with the holder if it is known.
     #[must_use]
     pub(crate) fn standby(here: Here, holder: Option<&str>, token: Option<u64>) -> Role {
         Role::new("standby", here, token, holder.map(name))
@@ -97,7 +89,7 @@ impl Role {
                 role: self,
                 time: wall_clock(),
             };
-            // Strings and numbers only: it cannot fail.
+            // Cannot fail: strings and numbers only.
             return serde_json::to_string(&line).unwrap_or_default() + "\n";
         }
         match (self.role, self.token) {
@@ -107,25 +99,21 @@ impl Role {
     }
 }
 
-/// Returns another instance's name in one line, shortened.
 fn name(text: &str) -> String {
     // A pipe takes PIPE_BUF (4096 bytes) as a whole; no reader joins halves.
     plain(text).chars().take(NAME_LIMIT).collect()
 }
 
-/// Returns whether lines about this lock fit into a pipe as a whole.
 #[must_use]
 pub(crate) fn fits(lock: &str) -> bool {
     serde_json::to_string(lock).is_ok_and(|text| text.len() <= LOCK_LIMIT)
 }
 
-/// Log of an instance with a reader instead of a command.
 pub(super) struct ReaderLog(pub(super) LogObserver);
 
 impl Observer for ReaderLog {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
         match observation {
-            // The child's leftovers do not concern the operator.
             Observation::Workload(WorkloadEvent::LeftBehind) => return,
             Observation::Workload(WorkloadEvent::Lost) => {
                 return tracing::warn!(
@@ -143,7 +131,6 @@ impl Observer for ReaderLog {
     }
 }
 
-/// Returns whether it is about the process that tells the reader, which does not concern the operator.
 #[must_use]
 pub(crate) fn is_of_the_child(notice: &Notice) -> bool {
     matches!(
@@ -186,7 +173,6 @@ fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
     }
 }
 
-/// Logs that `elect` ends with its reader.
 pub(super) fn hung_up(why: Option<&str>, status: i32) {
     let (level, text) = match why {
         None => (Level::INFO, "the reader of stdout has ended".to_owned()),
@@ -198,28 +184,22 @@ pub(super) fn hung_up(why: Option<&str>, status: i32) {
     last(level, text, status);
 }
 
-/// Logs that the process that tells the reader died.
 pub(super) fn reader_process_died(status: i32) {
     let text = format!("the process that tells the reader died; exit status {status}");
     last(Level::ERROR, text, status);
 }
 
-/// Sent before the first byte of `holder`: from now on the reader may believe it.
+/// Sent before `holder`, which the reader may believe from now on.
 pub(super) const BELIEVED: u8 = b'h';
-/// Sent after the last byte of `standby`.
+/// Sent after `standby`.
 pub(super) const TOLD: u8 = b's';
 
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Progress {
-    /// `holder` waits to be written.
     Before,
-    /// Control was gone before `holder` was written.
     Silent,
-    /// The reader may believe in this instance's control.
     Believed,
-    /// `standby` waits to be written.
     Leaving,
-    /// The reader has its grace.
     Told,
 }
 
@@ -228,11 +208,11 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
     // `ps` and `top` would show "exe".
     let _ = nix::sys::prctl::set_name(c"trafficcop-tell");
     let variable = |name: &str| host::variable(name).unwrap_or_default();
-    // Read as a descriptor: never lost, and waited for together with the pipe.
+    // As a descriptor: never lost, and waited for together with the pipe.
     let stop = SigSet::from_iter([Signal::SIGTERM]);
     stop.thread_block()?;
     let asked = SignalFd::with_flags(&stop, SfdFlags::SFD_NONBLOCK | SfdFlags::SFD_CLOEXEC)?;
-    // Without a reader of the pipe the supervisor is dead, and the guardian gives the grace.
+    // Without a reader of the pipe the supervisor is dead: the guardian gives the grace.
     let mut progress = std::fs::OpenOptions::new()
         .write(true)
         .open(format!("/proc/self/fd/{}", typed.progress))?;
@@ -249,7 +229,7 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
     let mut reached = Progress::Before;
     loop {
         if reached == Progress::Before && out.is_about_to_begin() {
-            // It may have become untrue during a wait for room, or a SIGSTOP.
+            // It may have become untrue during a wait or a SIGSTOP.
             if deadline.as_ref().is_none_or(Deadline::in_control) {
                 let _ = progress.write(&[BELIEVED]);
             } else {
@@ -278,7 +258,7 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
         }
         while let Ok(Some(_)) = asked.read_signal() {}
         match reached {
-            // It waited for room all the time: there is nothing to take back.
+            // There is nothing to take back.
             Progress::Before | Progress::Silent => return Ok(ExitAction::Status(0)),
             Progress::Believed => {
                 out.say(Role::standby(here.clone(), None, None).line(typed.json));

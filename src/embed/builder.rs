@@ -1,6 +1,4 @@
-//! [`Builder`]: the lock, the instance and the settings, from which a competition starts.
-//!
-//! It must never panic instead of returning an error.
+//! [`Builder`], which must never panic instead of returning an error.
 
 use std::fmt;
 use std::net::SocketAddr;
@@ -21,7 +19,7 @@ use crate::host::{self, Host};
 use crate::lease::record::Candidate;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, StoreInfo, blob, file};
 
-// As on the command line: one lock can have candidates of both kinds.
+// As on the command line: one lock can have both kinds of candidates.
 const LEASE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_secs(2);
 
@@ -30,7 +28,7 @@ enum LockPlace {
     Store(Arc<dyn LeaseStore>),
 }
 
-/// Settings of a competition, from [`TrafficCop::blob`], [`TrafficCop::file`] or [`TrafficCop::with_store`].
+/// Settings of a competition.
 #[must_use = "nothing competes before it is started"]
 pub struct Builder {
     lock: String,
@@ -107,12 +105,10 @@ impl Builder {
         if path.as_os_str().is_empty() {
             return Err(Error::refused("the lock's path is empty: name a file"));
         }
-        // The drive alone decides: a kernel's lock on a shared drive has let three commands run at the same
-        // time.
+        // The drive alone decides: a kernel's lock on a shared drive let three commands run at once.
         let lock = lease::at_path(path, false, 1).map_err(not_opened)?;
         lock.warn();
-        // Opened now, so that the caller learns of a path that cannot be a lock. Closed again: the identity may
-        // still change, and a builder that is not started keeps nothing open.
+        // Opened now for an early error; closed again, since the identity may still change.
         drop(open(&*lock, &competitor(None, LEASE, None))?);
         let name = path.display().to_string();
         Ok(Builder::at(name, LockPlace::Named(lock)))
@@ -122,46 +118,43 @@ impl Builder {
         Builder::at(store.info().name, LockPlace::Store(store))
     }
 
-    /// Sets the instance's name in the lock's record; the default is `HOST-PID`. A custom store has its own
-    /// candidate, and [`Builder::start`] then refuses a name.
+    /// Sets the instance's name in the lock's record (default `HOST-PID`). With a custom store,
+    /// [`Builder::start`] refuses it.
     pub fn identity(mut self, identity: impl Into<String>) -> Builder {
         self.identity = Some(identity.into());
         self
     }
 
-    /// Promises that exactly one of two machines creates a directory on the lock's drive. Without it, a shared
-    /// drive is refused if its file system is not known for that. If the promise is wrong, two instances have
-    /// control.
+    /// Promises that exactly one of two machines creates a directory on the lock's drive: otherwise an
+    /// unknown shared file system is refused. A wrong promise gives two instances control.
     pub fn mkdir_is_exclusive(mut self) -> Builder {
         self.mkdir_is_exclusive = true;
         self
     }
 
-    /// Sets the time that the lease lasts without a renewal: 15 to 60 whole seconds on a blob (default 60), 10
-    /// to 60 s on a shared drive. It has no effect on a local disk.
+    /// Sets the lease: 15 to 60 whole seconds on a blob (default 60), 10 to 60 s on a shared drive. A local
+    /// disk ignores it.
     pub fn lease(mut self, lease: Duration) -> Builder {
         self.lease = Some(lease);
         self
     }
 
-    /// Sets the length of the lease and the division of its time, for a lock with a deadline.
+    /// Sets the lease and the division of its time.
     pub fn budget(mut self, budget: Budget) -> Builder {
         self.budget = Some(budget);
         self
     }
 
-    /// Sets the time between two looks at a lock that another instance holds (default 2 s, spread by ±20 %).
-    /// While the holder drains it is an eighth of that, from 250 ms to 2 s. On a local disk the kernel wakes
-    /// the instance instead.
+    /// Sets the time between looks at a held lock (default 2 s, ±20 %). While the holder drains it is an
+    /// eighth, from 250 ms to 2 s. On a local disk the kernel wakes the instance.
     pub fn poll(mut self, poll: Duration) -> Builder {
         self.poll = poll;
         self
     }
 
-    /// Rings for standbys while in control, and listens to the holder otherwise, so that the next instance has
-    /// control within milliseconds (default: off). It listens on TCP at this address, which must be private;
-    /// `None` takes a free port at the address from which this machine reaches the store. It has no effect on a
-    /// local disk or with a custom store.
+    /// Rings for standbys while in control, and otherwise listens to the holder: control passes within
+    /// milliseconds (default: off). It listens on TCP at `address`, which must be private; `None` takes a
+    /// free port where this machine reaches the store. It has no effect on a local disk or a custom store.
     pub fn doorbell(mut self, address: Option<SocketAddr>) -> Builder {
         self.doorbell = Some(DoorbellAddress {
             ip: address.map(|address| address.ip()),
@@ -170,8 +163,8 @@ impl Builder {
         self
     }
 
-    /// Takes control only while `condition` is true (default: always). It is called with each [`Builder::poll`]
-    /// of a standby, on a thread of the runtime, so it must not block. It never ends a tenure.
+    /// Takes control only while `condition` is true (default: always). A standby calls it at each poll on a
+    /// thread of the runtime: it must not block. It never ends a tenure.
     pub fn only_if(mut self, condition: impl Fn() -> bool + Send + 'static) -> Builder {
         self.only_if = Some(Box::new(condition));
         self
@@ -180,9 +173,8 @@ impl Builder {
     /// Gives control up if [`Guard::alive`](super::Guard::alive) is not called at least this often during a
     /// tenure (1 s or more; default: off).
     ///
-    /// The guards then lose control. The lease is given back when they are dropped, or after the grace, and the
-    /// instance competes again for the next guard. A pause of the process or the machine does not count.
-    /// Blocking the runtime's threads stops the renewals, and loses control by that.
+    /// The lease is then given back once the guards are dropped, or after the grace. A pause of the process
+    /// or the machine does not count. Blocking the runtime stops the renewals, and so loses control.
     pub fn watchdog(mut self, watchdog: Duration) -> Builder {
         self.watchdog = Some(watchdog);
         self
@@ -191,10 +183,10 @@ impl Builder {
     /// Starts to compete, on a task of the current tokio runtime.
     ///
     /// # Errors
-    /// If a setting is invalid, the file cannot be opened any more, or there is no runtime.
-    /// [`TrafficCop::acquired`] reports a store that is out of reach.
+    /// If a setting is invalid, the file cannot be opened, or there is no runtime. [`TrafficCop::acquired`]
+    /// reports an unreachable store.
     pub async fn start(mut self) -> Result<TrafficCop, Error> {
-        // Checked before anything is opened: `tokio::spawn` would panic.
+        // Before anything is opened: `tokio::spawn` would panic.
         let runtime = tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
         let (given, poll, watchdog) = (self.budget, self.poll, self.watchdog);
         if watchdog.is_some_and(|span| span < LEAST_WATCHDOG) {
@@ -220,7 +212,6 @@ impl Builder {
         );
         let workload = Program::new(&shared, watchdog).only_if(condition);
         let tenure = Tenure::new(rules, Instant::now()).only_if(asks_every);
-        // To the core, the end of the last guard is a cordon.
         let spawned = spawn(
             &runtime,
             &shared,
@@ -255,7 +246,7 @@ impl Builder {
             return Err(Error::refused(format!("the identity: {why}")));
         }
         match self.place {
-            // Only a shared drive knows its limits before it is opened; a blob's store checks its own.
+            // Only a shared drive knows its limits before it is opened.
             LockPlace::Named(lock) if !lock.leases().contains(&lease) => Err(Error::refused(
                 format!("a lease on a shared drive lasts 10 to 60 s, not {lease:?}"),
             )),
@@ -266,8 +257,7 @@ impl Builder {
                 };
                 open(&*lock, &competitor)
             }
-            // Its records have the candidate that it was made with: to ignore a name would lead to the wrong
-            // holder.
+            // Its records have their own candidate: an ignored name would lead to the wrong holder.
             LockPlace::Store(_) if self.identity.is_some() => Err(Error::refused(
                 "a store that was made before has its candidate: leave the identity out",
             )),
@@ -296,7 +286,6 @@ fn not_opened(refusal: OpenError) -> Error {
 }
 
 fn budget(lease: Option<Duration>, given: Option<Budget>) -> Result<Option<Budget>, Error> {
-    // A lock without a deadline has nothing to divide.
     let Some(lease) = lease else {
         return Ok(None);
     };
@@ -307,7 +296,7 @@ fn budget(lease: Option<Duration>, given: Option<Budget>) -> Result<Option<Budge
             budget.lease
         )));
     }
-    // The promise rests on these inequalities, even if the caller made the budget.
+    // The promise rests on these inequalities.
     budget.validate()?;
     Ok(Some(budget))
 }
@@ -319,7 +308,7 @@ mod tests {
     #[test]
     fn doorbell_on_a_local_file_binds_no_address() {
         let dir = tempfile::tempdir().expect("a directory");
-        // In a range for documentation, so no machine has it.
+        // In a range for documentation: no machine has it.
         let nobodys = SocketAddr::from(([192, 0, 2, 7], 0));
         let builder = Builder::of_file(&dir.path().join("lock")).expect("a lock");
         let doorbell = builder.doorbell(Some(nobodys)).bind();

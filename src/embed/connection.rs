@@ -1,7 +1,6 @@
-//! [`Connection`]: the storage account and the credential of a program, if they are not in its environment. It
-//! finds locks and queues in that account, by the rules of [`Account::find`].
+//! [`Connection`]: a program's storage account and credential, if they are not in its environment.
 //!
-//! It must never show a secret, nor combine a credential that was given with one of the environment.
+//! It must never show a secret, nor combine a given credential with the environment's.
 
 use std::fmt;
 #[cfg(feature = "entra")]
@@ -19,10 +18,9 @@ use crate::host;
 use crate::lease::blob;
 use crate::queue::storage;
 
-/// Storage account of a lock or a queue, and the credential for it.
+/// Storage account of a lock or a queue, and its credential.
 ///
-/// By default both come from the environment, as for [`TrafficCop::blob`](super::TrafficCop::blob). After any
-/// of the setters, no `AZURE_…` variable is read. Proxies and the system's certificates work as before.
+/// By default both come from the environment. After any setter, no `AZURE_…` variable is read.
 ///
 /// ```
 /// # fn main() -> Result<(), trafficcop::Error> {
@@ -39,9 +37,9 @@ use crate::queue::storage;
 /// # }
 /// ```
 ///
-/// A program with a `BlobClient` of `azure_storage_blob` passes its URL and its credential:
-/// `TrafficCop::builder().credential(credential).blob(client.url().as_str())`. The requests use this library's
-/// client: one that repeats requests by itself would repeat renewals.
+/// With a `BlobClient` of `azure_storage_blob`, pass its URL and credential:
+/// `TrafficCop::builder().credential(credential).blob(client.url().as_str())`. The requests use this
+/// library's client: one that repeats requests would repeat renewals.
 #[derive(Clone, Default)]
 #[must_use = "it names an account, and does nothing by itself"]
 pub struct Connection {
@@ -57,8 +55,8 @@ impl fmt::Debug for Connection {
 }
 
 impl Connection {
-    /// Sets account and credential from a connection string of the portal. `UseDevelopmentStorage=true` is
-    /// Azurite on this machine.
+    /// Sets account and credential from a connection string. `UseDevelopmentStorage=true` is Azurite on this
+    /// machine.
     pub fn connection_string(self, text: impl Into<String>) -> Connection {
         self.with(STRING, text.into())
     }
@@ -81,18 +79,18 @@ impl Connection {
         }
     }
 
-    /// Prepares to compete for a lease on a blob of this account: `CONTAINER/NAME`, or its URL. Both are
-    /// created if they are missing. Sends nothing yet.
+    /// Prepares to compete for a lease on a blob, `CONTAINER/NAME` or its URL. Creates both if missing. Sends
+    /// nothing yet.
     ///
     /// # Errors
-    /// If the name cannot be a blob's, or account or credential are invalid or contradict each other.
+    /// If the name is invalid, or account or credential are invalid or contradictory.
     pub fn blob(&self, name: &str) -> Result<Builder, Error> {
         let target = blob::Target::parse(name).map_err(Error::refused)?;
         let account = self.find(&BLOB, target.url())?;
         Ok(Builder::of_blob(target, account))
     }
 
-    /// Prepares to take messages from a queue of this account, by its name or URL. Sends nothing yet.
+    /// Prepares to take messages from a queue, by its name or URL. Sends nothing yet.
     ///
     /// # Errors
     /// Like [`Connection::blob`].
@@ -102,7 +100,6 @@ impl Connection {
         Ok(WorkerBuilder::of(target, account))
     }
 
-    /// Returns the account that it finds for a blob.
     #[cfg(test)]
     pub(super) fn account_of_a_blob(&self) -> Account {
         self.find(&BLOB, None).expect("an account")
@@ -113,12 +110,11 @@ impl Connection {
         self
     }
 
-    /// Returns a variable's value: the given one, or the environment's if it names no account or credential.
+    /// Returns the given value, or the environment's if the variable names no account or credential.
     fn variable(&self, name: &str, get: fn(&str) -> Option<String>) -> Option<String> {
         let mut given = self.given.iter().rev();
         match given.find(|(variable, _)| *variable == name) {
             Some((_, value)) => Some(value.clone()),
-            // No credential of the environment, and no identity that it names.
             None if name.starts_with("AZURE_") || withheld().any(|one| one == name) => None,
             None => get(name),
         }
@@ -163,7 +159,7 @@ impl fmt::Debug for AccountCredential {
 }
 
 impl AccountCredential {
-    /// Creates a credential from an account key, in base64 as in the portal.
+    /// Creates a credential from an account key in base64.
     pub fn key(key: impl Into<String>) -> AccountCredential {
         AccountCredential(Kind::Key(key.into()))
     }

@@ -1,4 +1,4 @@
-//! Reasons for having no control. A message must never name a flag of the command line.
+//! Reasons for having no control. A message must never name a flag.
 
 use super::words;
 use crate::core::{BudgetError, Cause, Ending};
@@ -7,8 +7,7 @@ use crate::core::{BudgetError, Cause, Ending};
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
-    /// The lock cannot be used, the store refused access or was out of reach from the beginning, or a setting
-    /// is invalid.
+    /// The lock or a setting cannot be used, or the store refused access or never answered.
     #[error("{why}")]
     Refused {
         /// Line with the failure, its reason and the remedy.
@@ -30,7 +29,7 @@ pub enum Error {
         /// Reason, in one line.
         why: String,
     },
-    /// The competing task ended early: it panicked, or its runtime was shut down.
+    /// The competing task panicked, or its runtime was shut down.
     #[error("the task that competes for control ended early: {0}")]
     Failed(String),
 }
@@ -45,7 +44,6 @@ impl Error {
         Error::Refused { why, denied }
     }
 
-    /// Returns the error for a competition for `lock` with this ending.
     pub(super) fn of_ending(lock: &str, ending: &Ending) -> Error {
         let why = match &ending.cause {
             // Most stores name the lock themselves.

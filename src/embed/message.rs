@@ -1,8 +1,7 @@
-//! The library's interface for messages: a lock that renews itself while a program processes its message.
+//! [`MessageLock`]: a lock that renews itself while a program processes its message.
 //!
-//! For programs that take messages from a [`Queue`](crate::queue::Queue) themselves, with the driver and the
-//! core of the command line. Nothing here can stop the program's own code: use [`MessageLock::run`], or ask
-//! [`MessageLock::has_control`] before every step that must not run twice.
+//! For programs that use a [`Queue`](crate::queue::Queue) themselves. Nothing here can stop the program's own
+//! code.
 
 use std::fmt;
 use std::future::Future;
@@ -21,12 +20,12 @@ use crate::driver::{Start, Workload};
 use crate::queue::{About, Message, Settlement};
 use crate::work::lease::MessageLease;
 
-// In per cent of the lock's time, as in `trafficcop work`.
+// Per cent of the lock's time.
 const RENEW_AT: u32 = 70;
 
 /// Message with a lock that a task renews until the message is settled.
 ///
-/// Dropping it gives the message back: another instance can take it at once.
+/// Dropping it gives the message back at once.
 #[must_use = "dropped, the message is given back"]
 pub struct MessageLock {
     id: String,
@@ -50,13 +49,13 @@ impl fmt::Debug for MessageLock {
 }
 
 impl MessageLock {
-    /// Holds a message that was just taken, on a task of the current tokio runtime. If its body cannot be read
-    /// ([`Message::body`]), settle it with [`Lock::settle`](crate::queue::Lock::settle) instead.
+    /// Holds a message that was just taken, on a task of this tokio runtime. Settle an unreadable message
+    /// with [`Lock::settle`](crate::queue::Lock::settle) instead.
     ///
     /// # Errors
     /// If the body cannot be read, the lock is too short to be renewed, or there is no runtime.
     pub fn hold(message: Message) -> Result<MessageLock, Error> {
-        // With an empty body it would be completed without having been read.
+        // An empty body would be completed without having been read.
         if let Err(why) = &message.body {
             return Err(Error::refused(why));
         }
@@ -64,12 +63,11 @@ impl MessageLock {
         let budget =
             Budget::for_lock(message.lock_time, RENEW_AT).renewing_within(message.first_renewal);
         budget.validate()?;
-        // No wait: the first look obtains the message that is already taken. After a loss the queue decides who
-        // gets it.
+        // The first look obtains what is already taken. After a loss the queue decides who gets it.
         let poll = Some(Duration::from_millis(1));
         let rules = rules(Some(budget), poll, IfLost::Exit);
         let held = Arc::new(MessageLease::new(&message, "message"));
-        // The message is held before the task has begun, and its time counts from before the take was sent.
+        // Held before the task begins; counted from before the take was sent.
         let shared = Shared::new(
             "message",
             Control::InControl {
@@ -122,8 +120,8 @@ impl MessageLock {
         &self.about
     }
 
-    /// Returns whether the lock is held now. It only reads the clock. It turns false some time (a sixth of the
-    /// lock, at most 10 s) before another instance can have the message.
+    /// Returns whether the lock is held; only reads the clock. It turns false a sixth of the lock's time (at
+    /// most 10 s) before another instance can have the message.
     #[must_use]
     pub fn has_control(&self) -> bool {
         self.shared.is_in_time()
@@ -132,15 +130,12 @@ impl MessageLock {
     /// Resolves when another instance has the message, or is about to: stop processing.
     pub async fn lost(&self) {
         let mut watched = self.shared.watch();
-        // An error means that the sender is gone, which is an end, too.
         let _gone = watched
             .wait_for(|control| matches!(control, Control::Leaving | Control::Ended))
             .await;
     }
 
-    /// Runs `future`, the work on the message, while the lock is held. When the lock is lost, the future is
-    /// dropped at the point where it waits. Settle the message afterwards, for example with
-    /// [`MessageLock::complete`].
+    /// Runs `future` while the lock is held, then drops it where it waits. Settle the message afterwards.
     ///
     /// # Errors
     /// [`Lost`] if the future was dropped before it was done.
@@ -151,8 +146,7 @@ impl MessageLock {
     /// Settles the message as processed: it goes away.
     ///
     /// # Errors
-    /// `Lost` if the lock was lost, so nothing was settled. `Transient` if it is unknown whether the message
-    /// was settled: it may come again.
+    /// `Lost` if nothing was settled. `Transient` if that is unknown: the message may come again.
     pub async fn complete(self) -> Result<(), Failure> {
         self.settle(Settlement::Complete).await
     }
@@ -165,8 +159,8 @@ impl MessageLock {
         self.settle(Settlement::Release).await
     }
 
-    /// Settles the message as failed: it may come again after `delay`, or at once if the queue has no delays
-    /// ([`Queue::delays`](crate::queue::Queue::delays)).
+    /// Settles the message as failed: it may come again after `delay`, or at once on a queue without
+    /// [delays](crate::queue::Queue::delays).
     ///
     /// # Errors
     /// Like [`MessageLock::complete`].
@@ -177,7 +171,7 @@ impl MessageLock {
     /// Dead-letters the message: `reason` is one word for machines, `detail` one line for a person.
     ///
     /// # Errors
-    /// Like [`MessageLock::complete`]; `Fatal` if it can never succeed, for example without the right to do it.
+    /// Like [`MessageLock::complete`]; `Fatal` if it can never succeed.
     pub async fn dead_letter(
         self,
         reason: impl Into<String>,
@@ -208,11 +202,9 @@ impl MessageLock {
         result.map_err(words::of_a_failure)
     }
 
-    /// Tells the task that the work has ended.
     fn end(&mut self) {
         self.shared.end_work();
         if let Some(stop) = self.stop.take() {
-            // Fails only if the task has ended already.
             let _over = stop.send(());
         }
     }
@@ -224,11 +216,9 @@ impl Drop for MessageLock {
     }
 }
 
-/// Program as the workload of one message.
 struct Processing {
     program: Program,
     held: Arc<MessageLease>,
-    /// Whether the queue has told, unasked, that another instance has the message.
     gone: bool,
 }
 
@@ -236,7 +226,6 @@ struct Processing {
 impl Workload for Processing {
     fn start(&mut self, start: Start) {
         self.program.start(start);
-        // The queue told that before the start.
         if self.gone {
             self.program.kill();
         }
@@ -261,9 +250,8 @@ impl Workload for Processing {
     fn forget_release_info(&mut self) {}
 
     fn gives_back(&mut self, cause: Option<&Cause>, _exit: Option<Exit>) {
-        // Another instance may have the message, and a settlement would be of its attempt. Without a cause the
-        // core has started nothing, but the program has had the message since it was taken. Only the end that
-        // the program asked for settles.
+        // Only the end that the program asked for settles: otherwise another instance may have the message.
+        // Without a cause nothing was started, but the program had it.
         if self.gone || !matches!(cause, Some(Cause::Stopped(_))) {
             self.held.decide(None);
         }
@@ -327,7 +315,6 @@ mod tests {
         let lock = Scripted::settling([scripted::refused()]);
         let said = held(&lock).dead_letter("Bad", "no").await;
         assert!(matches!(said, Err(Failure::Fatal { .. })), "{said:?}");
-        // In doubt the settlement is repeated unchanged.
         let lock = Scripted::settling([scripted::transient(), Ok(())]);
         held(&lock).retry(LONG).await.unwrap();
         assert_eq!(
@@ -388,7 +375,6 @@ mod tests {
         assert_eq!(lock.asked(), []);
     }
 
-    /// Holds a message that lasts for `lock_time` and was taken `ago`.
     fn taken_before(lock: &Arc<Scripted>, lock_time: Duration, ago: Duration) -> MessageLock {
         let mut message = scripted::with_lock(Arc::clone(lock));
         message.lock_time = lock_time;
@@ -410,7 +396,6 @@ mod tests {
             let message = taken_before(&lock, lock_time, ago);
             message.lost().await;
             assert!(!message.has_control());
-            // The program works until it has heard of the loss.
             assert_eq!(lock.asked(), []);
             let said = message.complete().await;
             assert!(matches!(said, Err(Failure::Lost { .. })), "{said:?}");
@@ -427,7 +412,6 @@ mod tests {
         assert_eq!(lock.asked(), [Settlement::Complete]);
     }
 
-    /// An empty body would be completed without having been read.
     #[tokio::test]
     async fn unreadable_body_is_refused() {
         let lock = Arc::new(Scripted::default());

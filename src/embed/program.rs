@@ -1,7 +1,6 @@
-//! The program as a workload: instead of a command, it asks whether it has control.
+//! The program as a workload: it asks whether it has control.
 //!
-//! The driver runs it on a task of the program's runtime, and [`Shared`] is common to that task and the
-//! program. A control that has ended must never be seen again under the same token.
+//! A control that has ended must never be seen again under the same token.
 
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex, OnceLock};
@@ -23,9 +22,8 @@ use crate::driver::{Observation, Observer, Start, Workload, drive};
 use crate::lease::LeaseStore;
 use crate::signals::Signals;
 
-// Time to wait for a store that has never answered, as on the command line.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
-/// Time that a lock without a deadline is kept for guards that have lost it, as `--grace` of the command line.
+/// A lock without a deadline is kept so long for guards that have lost it.
 const GRACE: Duration = Duration::from_secs(10);
 
 /// State of this instance.
@@ -39,30 +37,24 @@ pub enum Control {
     },
     /// This instance is in control.
     InControl {
-        /// Fencing token: pass it to every resource that can refuse an older one.
+        /// Fencing token.
         token: u64,
     },
-    /// Control was lost, is in doubt or is being given back: end the work now. The lease is given back in due
-    /// time, or earlier when the work has ended: the last [`Guard`](super::Guard) is dropped, or
-    /// [`TrafficCop::stop`](super::TrafficCop::stop) is called.
+    /// Control was lost, is in doubt or is being given back: end the work now. The lease ends in due time, or
+    /// with the work.
     Leaving,
     /// The competition is over.
     Ended,
 }
 
-/// State that the competing task and the program share.
 pub(super) struct Shared {
     pub(super) lock: String,
-    // End of control; 0 without it. Not in `state`, because a question before every step must cost no more than
-    // a read of memory and of the clock.
+    // End of control, or 0. Not in `state`: a question before every step must only read memory and the clock.
     deadline: AtomicU64,
     state: watch::Sender<Control>,
-    // The program's work has ended, whatever it was.
     ended: AtomicBool,
-    // The program has told that its work goes on, since the last look.
     alive: AtomicBool,
     pub(super) guards: Mutex<Guards>,
-    // Notified when the last guard of a tenure is dropped.
     pub(super) work_ended: Notify,
     ending: OnceLock<Ending>,
 }
@@ -81,7 +73,6 @@ impl Shared {
         })
     }
 
-    /// Returns whether the deadline is in the future.
     pub(super) fn is_in_time(&self) -> bool {
         Instant::now().as_nanos() < self.deadline.load(Ordering::Acquire)
     }
@@ -90,7 +81,6 @@ impl Shared {
         self.state.subscribe()
     }
 
-    /// Returns the token of the current tenure.
     pub(super) fn token(&self) -> Option<u64> {
         match *self.state.borrow() {
             Control::InControl { token } => Some(token),
@@ -98,10 +88,8 @@ impl Shared {
         }
     }
 
-    /// Ends the tenure with this token, if it is the current one.
     pub(super) fn leave(&self, token: u64) {
-        // Checked and changed under one lock: a guard that outlived its tenure must not end the next one, which
-        // may begin at this moment.
+        // One lock: the next tenure may begin at this moment.
         self.state.send_if_modified(|state| {
             let is_it = *state == Control::InControl { token };
             if is_it {
@@ -124,12 +112,10 @@ impl Shared {
         self.ending.get()
     }
 
-    /// Ends the competition, with its ending if that is known.
     pub(super) fn over(&self, ending: Option<&Ending>) {
         // First: no task may see the end and still have control.
         self.deadline.store(0, Ordering::Release);
         if let Some(ending) = ending {
-            // There is one task, and it ends once.
             let _set = self.ending.set(ending.clone());
         }
         self.state.send_if_modified(|state| {
@@ -140,7 +126,7 @@ impl Shared {
     }
 }
 
-/// Guard that reports the end of the task, however it ends, so that no waiter waits for ever.
+/// Reports the end of the task, however it ends: no waiter may wait for ever.
 struct Task(Arc<Shared>);
 
 impl Drop for Task {
@@ -149,12 +135,11 @@ impl Drop for Task {
     }
 }
 
-/// Returns the rules of a program: it stops itself, and knows when its work has ended.
 pub(super) fn rules(budget: Option<Budget>, poll: Option<Duration>, if_lost: IfLost) -> Rules {
     Rules {
         budget,
         poll,
-        // A program that will not wait any longer drops the future.
+        // A program that will not wait drops the future.
         wait: None,
         patience: CONNECT_TIMEOUT,
         auth_patience: AUTH_PATIENCE,
@@ -168,10 +153,8 @@ pub(super) fn rules(budget: Option<Budget>, poll: Option<Duration>, if_lost: IfL
     }
 }
 
-/// Sender that stops a competition, and its task.
 pub(super) type Spawned = (oneshot::Sender<()>, JoinHandle<Ending>);
 
-/// Starts to compete, on a task of this runtime.
 pub(super) fn spawn(
     runtime: &Handle,
     shared: &Arc<Shared>,
@@ -187,7 +170,7 @@ pub(super) fn spawn(
         signals.add_cordons(cordons);
     }
     let mut observer = Watchers(Arc::clone(shared));
-    // Moved into the task, so that it drops even with a panic or with the runtime.
+    // A panic or the end of the runtime drops it, too.
     let competing = Task(Arc::clone(shared));
     let task = runtime.spawn(async move {
         let ending = drive(
@@ -205,19 +188,15 @@ pub(super) fn spawn(
     (stop, task)
 }
 
-/// Condition for taking control.
 pub(super) type Condition = Box<dyn Fn() -> bool + Send>;
 
-/// Program as a workload.
 pub(super) struct Program {
     shared: Arc<Shared>,
     token: u64,
     runs: bool,
-    // Whether it was asked to end. Only then does the end of its work mean an empty tree: earlier the core
-    // would take it for a command that ended by itself.
+    // Earlier the core would take an empty tree for a command that ended by itself.
     drains: bool,
     condition: Option<Condition>,
-    // Watchdog, if there is one.
     health: Health,
     event: (
         mpsc::UnboundedSender<WorkloadEvent>,
@@ -264,26 +243,24 @@ impl Program {
 
     fn finish(&mut self) {
         self.leave();
-        // Once for each start: a second event would count for the next tenure.
+        // A second event would count for the next tenure.
         if std::mem::take(&mut self.runs) {
             self.tell(WorkloadEvent::TreeEmpty { at: Instant::now() });
         }
     }
 
-    /// Gives control up if the program has not called `alive` in time.
     fn look(&mut self) {
         let now = Instant::now();
         if self.shared.alive.swap(false, Ordering::AcqRel) {
             let _answered = self.health.hears(now, WatchdogWord::Alive);
         }
         if let Look::Hung(_) = self.health.look(now) {
-            // As after the last guard: a program that asks for the next one is working again.
+            // As after the last guard: a program that asks for the next one works again.
             let why = "it has not said that its work goes on";
             self.shared.guards().resign(why);
         }
     }
 
-    /// Reports an empty tree once a drain was asked for and the work has ended.
     fn finish_if_over(&mut self) {
         let over = || {
             let guards = self.shared.guards();
@@ -330,8 +307,8 @@ impl Workload for Program {
         self.finish_if_over();
     }
 
-    // Nothing can end the program's own code. The tree counts as empty because the lease is about to end
-    // anyway. To stop in time is the program's part of the promise.
+    // Nothing can end the program's own code: stopping in time is its part of the promise. The lease is about
+    // to end, so the tree counts as empty.
     fn kill(&mut self) {
         self.finish();
     }
@@ -362,7 +339,6 @@ impl Workload for Program {
     }
 }
 
-/// Observer that updates [`Control`] for the program.
 struct Watchers(Arc<Shared>);
 
 impl Observer for Watchers {
@@ -372,7 +348,7 @@ impl Observer for Watchers {
                 notice: Notice::StandingBy(info),
                 ..
             } => info.holder.clone(),
-            // A cordon: to the core, the end of the last guard is one.
+            // To the core, the end of the last guard is a cordon.
             Observation::Notice {
                 notice: Notice::Cordoned { .. } | Notice::Unfit(_),
                 ..

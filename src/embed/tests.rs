@@ -22,21 +22,18 @@ async fn soon<T>(what: &str, future: impl Future<Output = T>) -> T {
     result.unwrap_or_else(|_| panic!("waited in vain for {what}"))
 }
 
-/// Lock with a lease and without other candidates; its answers are scripted.
 #[derive(Default)]
 struct Scripted {
     tokens: Mutex<u64>,
     renewals: Mutex<VecDeque<Result<(), Failure>>>,
     released: Mutex<u32>,
     refuses: Option<Failure>,
-    /// Length of the lease, if not [`LEASE`].
     lease: Option<Duration>,
-    /// Times of the requests to renew, and the duration of the first.
+    /// Times of renewals, and the duration of the first.
     asked: Mutex<Vec<Instant>>,
     first_takes: Duration,
 }
 
-/// Store that the test can look into.
 struct Watched(Arc<Scripted>);
 
 impl std::ops::Deref for Watched {
@@ -289,7 +286,6 @@ async fn guards_of_one_tenure_share_it() {
     assert!(!cop.has_control());
 }
 
-/// Marker whose drop shows that a future was dropped.
 struct Dropped(Arc<Mutex<bool>>);
 
 impl Drop for Dropped {
@@ -313,7 +309,6 @@ async fn work_is_dropped_when_control_is_lost_and_the_next_tenure_follows() {
         assert_eq!(soon("the loss", guard.run(work)).await, Err(Lost));
         assert!(*dropped.lock().unwrap());
         assert!(!guard.has_control() && !cop.has_control());
-        // The next tenure can be waited for before the work has ended.
         let (next, ()) = tokio::join!(soon("the next", cop.acquired()), async {
             tokio::task::yield_now().await;
             drop(guard);
@@ -324,7 +319,7 @@ async fn work_is_dropped_when_control_is_lost_and_the_next_tenure_follows() {
     }
 }
 
-/// Counting from the answer would be wrong: the store has counted since long before that.
+/// Counting from the answer would be wrong: the store has counted for long.
 #[tokio::test]
 async fn lease_counts_from_before_the_renewal_was_sent() {
     let budget = Budget::for_lock(Duration::from_secs(10), 70);
@@ -387,7 +382,7 @@ async fn dropped_instance_keeps_the_lease_until_its_guard_ends() {
     assert_eq!(*store.released.lock().unwrap(), 1);
 }
 
-/// A lock without a deadline has a grace, too: no other instance has it while a guard still works.
+/// A lock without a deadline has a grace, too, while a guard still works.
 #[tokio::test]
 async fn live_guard_keeps_the_lock_on_a_local_file() {
     let directory = tempfile::tempdir().unwrap();
@@ -562,7 +557,6 @@ mod own_credential {
 
     use super::*;
 
-    /// Credential of a program, which records the scopes that it was asked for.
     #[derive(Debug, Default)]
     struct Own(Mutex<Vec<String>>);
 

@@ -1,8 +1,7 @@
-//! Messages of the stores and queues in the terms of a program: methods and fields instead of flags. Pure.
+//! Messages in the terms of a program.
 
 use crate::core::Failure;
 
-/// Advice for the command line, and its replacement for a program.
 const ADVICE: &[(&str, &str)] = &[
     (
         "; or use --emulator",
@@ -30,8 +29,7 @@ const ADVICE: &[(&str, &str)] = &[
     ("or add --create", "or call create()"),
 ];
 
-/// Returns the message without flags: any other flag becomes the name of its method or field, so `--lock-time`
-/// becomes `lock_time`.
+/// Returns the message with methods and fields in place of flags, such as `lock_time`.
 pub(super) fn of_a_program(text: &str) -> String {
     let text = ADVICE.iter().fold(text.to_owned(), |text, (flags, words)| {
         text.replace(flags, words)
@@ -57,7 +55,6 @@ pub(super) fn of_a_program(text: &str) -> String {
     words
 }
 
-/// Returns the failure in the terms of a program.
 pub(super) fn of_a_failure(mut failure: Failure) -> Failure {
     if let Failure::Lost { why, .. } | Failure::Transient { why, .. } | Failure::Fatal { why, .. } =
         &mut failure

@@ -1,7 +1,6 @@
-//! [`Worker`]: takes a storage queue's messages for a program, each with a lock that renews itself.
+//! [`Worker`]: takes a storage queue's messages for a program.
 //!
-//! The rules are those of `trafficcop work`: one message at a time, a limit of attempts, and dead-lettering of
-//! a message that cannot be read. It must never hand out a message whose body it could not read.
+//! The rules are those of `trafficcop work`. It must never hand out a message with an unreadable body.
 
 use std::fmt;
 use std::time::Duration;
@@ -79,14 +78,14 @@ impl WorkerBuilder {
         }
     }
 
-    /// Sets the time that each request locks a message (default 60 s): whole seconds, from 2 s to 7 days. If
-    /// the program dies, its message comes again after this time.
+    /// Sets the time that a request locks a message: whole seconds, 2 s to 7 days (default 60 s). If the
+    /// program dies, the message comes again after it.
     pub fn lock_time(mut self, lock_time: Duration) -> WorkerBuilder {
         self.config.lock_time = lock_time;
         self
     }
 
-    /// Sets the number of attempts before a message goes into the poison queue (default 5; at least 1).
+    /// Sets the number of attempts before the poison queue (default 5; at least 1).
     pub fn max_attempts(mut self, attempts: u32) -> WorkerBuilder {
         self.max_attempts = attempts.max(1);
         self
@@ -98,7 +97,7 @@ impl WorkerBuilder {
         self
     }
 
-    /// Sets the name of the poison queue (default `QUEUE-poison`), which is created when it is first needed.
+    /// Sets the poison queue (default `QUEUE-poison`), created when first needed.
     pub fn poison_queue(mut self, name: impl Into<String>) -> WorkerBuilder {
         self.config.poison = Some(name.into());
         self
@@ -113,8 +112,8 @@ impl WorkerBuilder {
     /// Checks the queue, and starts.
     ///
     /// # Errors
-    /// If a setting is invalid, the queue does not exist, is out of reach or refuses the credential, or there
-    /// is no runtime.
+    /// If a setting is invalid, there is no runtime, or the queue is missing, unreachable or refuses the
+    /// credential.
     pub async fn start(self) -> Result<Worker, Error> {
         // tokio's timers would panic.
         tokio::runtime::Handle::try_current().map_err(|_| Error::NoRuntime)?;
@@ -129,23 +128,22 @@ impl WorkerBuilder {
 }
 
 impl Worker {
-    /// Prepares to take messages from a storage queue, by its name or URL. Account and credential come from the
-    /// environment, as for [`TrafficCop::blob`](super::TrafficCop::blob).
+    /// Prepares to take messages from a queue, by its name or URL, with the environment's account and
+    /// credential.
     ///
     /// # Errors
-    /// If the name cannot be a queue's, or account and credential are missing or contradict each other.
+    /// If the name is invalid, or account and credential are missing or contradictory.
     pub fn queue(name: &str) -> Result<WorkerBuilder, Error> {
         Worker::builder().queue(name)
     }
 
-    /// Starts with the account and the credential of a queue, instead of the environment's.
+    /// Starts with an account and a credential, instead of the environment's.
     pub fn builder() -> Connection {
         Connection::default()
     }
 
-    /// Waits for the next message. After an empty answer, or none, it looks again in 100 ms to 30 s. For a
-    /// limit use `tokio::time::timeout`: if a dropped request has taken a message, that comes again when its
-    /// lock ends.
+    /// Waits for the next message, with pauses of 100 ms to 30 s after an empty answer or none.
+    /// `tokio::time::timeout` limits it: a message of the dropped request comes again when its lock ends.
     ///
     /// # Errors
     /// If the queue refuses the credential, or does not exist any more.
@@ -175,8 +173,6 @@ impl Worker {
         }
     }
 
-    /// Returns why to dead-letter this message, if it must be: one word for machines, and one line for a
-    /// person.
     fn problem(&self, message: &Message) -> Option<(&'static str, String)> {
         if let Err(why) = &message.body {
             return Some((why.reason, why.detail.clone()));
@@ -201,7 +197,6 @@ impl Worker {
         };
         let lease = MessageLease::new(message, self.queue.name());
         match lease.settle(&settlement).await {
-            // Another worker has it, and will settle it.
             Ok(()) | Err(Failure::Lost { .. }) => Ok(()),
             Err(failure) => Err(Error::refused(format!(
                 "message {} cannot be dead-lettered: {failure}",

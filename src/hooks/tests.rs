@@ -1,5 +1,3 @@
-//! Order of the hooks, in virtual time.
-
 use super::*;
 use crate::core::{Exit, Failed};
 

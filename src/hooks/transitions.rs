@@ -1,6 +1,4 @@
-//! Transitions on the guardian's events.
-//!
-//! The core must never hear that a tree is empty before the guardian reports it, nor may anything start before that.
+//! The core must not hear of an empty tree before the guardian reports it, nor may anything start before.
 
 use std::time::Duration;
 
@@ -93,7 +91,7 @@ impl HookSequencer {
         }
     }
 
-    /// Handles the standby command's empty tree; `by_itself` is how it ended, unless it was told to.
+    /// `by_itself`: how it ended, unless told to.
     fn standby_gone(
         &mut self,
         now: Instant,
@@ -109,9 +107,9 @@ impl HookSequencer {
             return;
         }
         match by_itself {
-            // It ended because of a tenure that is over already.
+            // It ended for a tenure that is over.
             None => self.launch_standby(now, effects),
-            // Starting it again now would be a loop.
+            // A new start would be a loop.
             Some(Failed::Exited(Exit::Code(0))) => {
                 effects.push(Effect::Say(HookNotice::StandbyDone))
             }
@@ -153,7 +151,7 @@ impl HookSequencer {
                 self.hook_failed(at, how, effects);
             }
             WorkloadEvent::TreeEmpty { at } => {
-                // For the core it ended by its deadline or by the request to end, and not before that.
+                // For the core it ended by its deadline or by the request, not earlier.
                 let ended_by = if *acting {
                     Some(term.deadlines.term_at)
                 } else {
@@ -164,7 +162,7 @@ impl HookSequencer {
                 match (ended_by, exit) {
                     (Some(earliest), _) => self.tell_empty(at.max(earliest), effects),
                     (None, Some(Exit::Code(0))) => {
-                        // A restart of the command in this tenure does not run the hook again.
+                        // A restart in this tenure does not run the hook again.
                         self.prepared = Some(term.token);
                         self.proceed(now, effects);
                     }
@@ -227,7 +225,7 @@ impl HookSequencer {
         }
     }
 
-    /// Handles the guardian's death; `awaited` if its tree is under the lease.
+    /// `awaited`: its tree is under the lease.
     fn orphan(&mut self, now: Instant, awaited: bool, effects: &mut Vec<Effect>) {
         // The core must not release the lease before the tree is gone.
         self.tree = Tree::Orphaned { awaited };

@@ -1,7 +1,6 @@
-//! Condition of `--if`: a command that tells whether this machine is fit to take control, under a separate guardian.
+//! Condition of `--if`: a command that tells whether this machine is fit for control.
 //!
-//! It has a time limit, and no process of it outlives its answer: processes that it leaves behind are killed, and the
-//! whole of it if it hangs. It delays only the next attempt to acquire.
+//! It has a time limit, and no process of it outlives its answer. It delays only the next attempt to acquire.
 
 use std::ffi::{OsStr, OsString};
 
@@ -9,7 +8,7 @@ use crate::clock::Instant;
 use crate::core::{Deadlines, Exit, Failed, Unfit, WorkloadEvent};
 use crate::guardian::{GuardianHandle, Program, SpawnRequest, StopTo};
 
-// The script writes to stderr: stdout may be the command's or a reader's.
+// To stderr: stdout may be the command's or a reader's.
 const ON_STDERR: &str = "exec /bin/sh -c \"$0\" >&2";
 
 pub(super) fn program(script: &OsStr) -> Program {
@@ -26,9 +25,8 @@ pub(super) type Answer = Result<(), Unfit>;
 pub(super) struct ConditionCommand {
     handle: GuardianHandle,
     asked: Option<ConditionRun>,
-    /// Set once its guardian is dead, or cannot kill its tree.
+    /// The guardian is dead, or cannot kill.
     over: bool,
-    /// Whether the log has the warning about processes that it leaves behind.
     told: bool,
 }
 
@@ -42,7 +40,7 @@ impl ConditionCommand {
         }
     }
 
-    /// Runs the command; [`ConditionCommand::step`] returns the answer, unless there can be none.
+    /// Runs the command; [`ConditionCommand::step`] returns the answer.
     pub(super) fn ask(
         &mut self,
         env: Vec<(OsString, OsString)>,
@@ -85,13 +83,11 @@ impl ConditionCommand {
         self.handle.dismiss().await;
     }
 
-    /// Waits for the next event; returns an answer if there is one. Cancel-safe.
+    /// Waits for the next event. Cancel-safe.
     pub(super) async fn step(&mut self) -> Option<Answer> {
         let event = self.handle.next_event().await;
-        // No further run is possible.
         self.over |= matches!(event, WorkloadEvent::Lost | WorkloadEvent::TreeStuck);
         if event == WorkloadEvent::LeftBehind {
-            // The rest is not needed.
             self.handle.kill();
             if !std::mem::replace(&mut self.told, true) {
                 tracing::warn!("the --if command left processes behind: killing them each time");
@@ -110,7 +106,6 @@ struct ConditionRun {
 }
 
 impl ConditionRun {
-    /// Returns an answer once no process of the run lives.
     fn hears(&mut self, event: &WorkloadEvent) -> Option<Answer> {
         match event {
             WorkloadEvent::Exited(exit) => {
@@ -177,7 +172,6 @@ mod tests {
         assert_eq!(hears(&[WorkloadEvent::Acting, EMPTY]), [None, late]);
         let too_late = WorkloadEvent::NotStarted { errno: libc::ETIME };
         assert_eq!(hears(&[too_late]), [late]);
-        // Processes that it left behind were late, not the command.
         let events = [exited(0), WorkloadEvent::Acting, EMPTY];
         assert_eq!(hears(&events).pop(), Some(Some(Ok(()))));
     }

@@ -1,8 +1,8 @@
-//! Health checks of the command: its messages on the notification socket, and probes. A probe command has a separate
-//! guardian.
+//! Health checks of the command: its messages on the notification socket, and probes. A probe command has a
+//! separate guardian.
 //!
-//! [`Health`] decides. A probe belongs to the command: it has the lease's deadline, is killed when the command is to
-//! end, and no tree counts as empty while a process of it lives.
+//! A probe has the lease's deadline, and is killed when the command is to end. No tree counts as empty while
+//! a probe's process lives.
 
 use std::future::{Future, pending};
 use std::pin::Pin;
@@ -19,13 +19,12 @@ use crate::exit::is_for_want_of_room;
 use crate::guardian::{GuardianHandle, SpawnRequest};
 use crate::notify::ServiceManager;
 
-// A command counts as running after this time, even if no start was reported: a guardian may take so long to answer.
+// A command counts as running after this time without a report of its start: a guardian may be slow.
 const START: Duration = Duration::from_secs(10);
-// Bytes to read of an answer: whether a longer one ends does not matter.
+// Bytes of an answer: whether a longer one ends does not matter.
 const BODY: usize = 16 << 10;
 
 pub(super) enum Prober {
-    /// A command, with a guardian for it alone.
     Command(GuardianHandle),
     Url(reqwest::Client, Url),
 }
@@ -45,11 +44,8 @@ pub(super) struct HealthMonitor {
     words: Option<ServiceManager>,
     prober: Option<Prober>,
     probe: Probe,
-    /// Result of the last probe, until it is judged.
     ended: Option<Result<(), ProbeFailure>>,
-    /// When the lease's guardian kills.
     kill_at: Instant,
-    /// When the last probe's tree was empty.
     empty_at: Instant,
     stuck: bool,
     lost: bool,
@@ -74,13 +70,11 @@ impl HealthMonitor {
         }
     }
 
-    /// Records that the command is being started. On a file system that does not answer the start may hang, and counts
-    /// as hung.
+    /// Records a start, which counts as hung if the file system does not answer.
     pub(super) fn launched(&mut self) {
         self.health.started(Instant::now() + START);
     }
 
-    /// Returns whether a command runs or starts, and is not to end.
     pub(super) fn is_expected(&self) -> bool {
         self.health.is_running()
     }
@@ -89,7 +83,6 @@ impl HealthMonitor {
         self.health.started(Instant::now());
     }
 
-    /// Stops the probes: the command has ended or is to end.
     pub(super) fn stops(&mut self) {
         self.health.ended();
         match (&self.probe, &mut self.prober) {
@@ -109,7 +102,7 @@ impl HealthMonitor {
         }
     }
 
-    /// Returns when the last probe was gone; `None` while a process of one may live.
+    /// Returns when the last probe was gone; `None` while one may live.
     pub(super) fn empty_at(&self) -> Option<Instant> {
         matches!(self.probe, Probe::None).then_some(self.empty_at)
     }
@@ -154,11 +147,9 @@ impl HealthMonitor {
         }
     }
 
-    /// Returns news of the command's health, and whether a probe is to begin.
     pub(super) fn look(&mut self) -> (Vec<HealthEvent>, bool) {
         let mut events = Vec::new();
         let now = Instant::now();
-        // Messages from before the command counts as started are kept.
         let words = self.words.as_ref().filter(|_| self.health.is_running());
         for word in words
             .map(|words| words.watchdog_words(0))
@@ -185,7 +176,7 @@ impl HealthMonitor {
         };
         match &self.prober {
             _ if self.lost => (events, false),
-            // No probe can start next to one that cannot be killed: it counts as one without an answer.
+            // No probe can start next to one that cannot be killed: it gets no answer.
             _ if self.stuck => {
                 self.ended = Some(Err(ProbeFailure::TimedOut));
                 (events, false)
@@ -207,7 +198,6 @@ impl HealthMonitor {
         }
     }
 
-    /// Starts the probe with this request, but with its own deadlines.
     pub(super) fn launch(&mut self, request: Result<SpawnRequest, i32>) {
         let (Probe::Command { timeout_at, .. }, Some(Prober::Command(handle))) =
             (&self.probe, &mut self.prober)
@@ -268,7 +258,8 @@ impl HealthMonitor {
             }
             WorkloadEvent::TreeStuck => {
                 tracing::error!(
-                    "a process of the --health command cannot be killed: the lock will not be given back: restart this machine"
+                    "a process of the --health command cannot be killed: the lock will not be given back: \
+                     restart this machine"
                 );
                 self.stuck = true;
                 self.ended = Some(Err(ProbeFailure::TimedOut));
@@ -283,7 +274,6 @@ impl HealthMonitor {
     }
 }
 
-/// Classifies a kernel error that kept a probe from starting.
 fn not_started(errno: i32) -> ProbeFailure {
     match is_for_want_of_room(errno) {
         true => ProbeFailure::NoRoom(errno),
@@ -374,7 +364,7 @@ pub(super) mod tests {
         }
     }
 
-    /// A busy machine delays a guardian by more than a probe's limit.
+    /// Busy machines delay guardians beyond a probe's limit.
     #[tokio::test]
     async fn late_guardian_of_a_probe_is_not_taken_for_dead() {
         let rules = asked(Duration::from_secs(60), Duration::from_millis(20), 2);
@@ -397,7 +387,7 @@ pub(super) mod tests {
         let rules = asked(minute, minute, 1);
         let prober = Prober::Command(guardian(|_| Plays::Lasts));
         let mut monitor = HealthMonitor::new(rules, None, Some(prober));
-        // As if the start had hung for so long.
+        // As if the start had hung.
         monitor.health.started(Instant::now());
         assert!(monitor.look().1, "the first is begun");
         monitor.launch(Ok(check()));
@@ -432,7 +422,6 @@ pub(super) mod tests {
         assert!(monitor.look().1, "the first is begun");
         monitor.launch(Ok(check()));
         assert!(monitor.empty_at().is_none() && !monitor.is_stuck());
-        // As its guardian does when its time is over.
         if let Some(Prober::Command(handle)) = &mut monitor.prober {
             handle.kill();
         }

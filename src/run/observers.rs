@@ -1,6 +1,6 @@
-//! Observers of an instance of `run` or `elect`: log, files, service manager, HTTP clients.
+//! Observers of an instance of `run` or `elect`.
 //!
-//! None may delay anything: the log drops lines that no reader takes, and separate threads write the files.
+//! None may delay anything: the log drops lines that no reader takes, and threads write the files.
 
 use std::ffi::OsString;
 use std::sync::Arc;
@@ -24,8 +24,7 @@ use crate::serve::SharedStatus;
 use crate::signals::Signals;
 use crate::status::{REFUSED, Status, StatusFile, UNFIT};
 
-// A machine that is about to freeze must not take over first; one without a metadata service must not wait for it
-// either.
+// A machine about to freeze must not take over, and one without a metadata service must not wait long.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
@@ -35,7 +34,7 @@ pub(crate) struct Observers {
 }
 
 impl Observers {
-    /// Creates them. Call it after the guardians were forked: threads write the files.
+    /// Creates them after the fork: threads write the files.
     pub(crate) fn new(
         config: &Config,
         store: &Arc<dyn LeaseStore>,
@@ -77,7 +76,7 @@ impl Observers {
             list: Vec::new(),
             service_manager: service_manager.clone(),
         };
-        // An HTTP client must get the news no later than the other observers.
+        // First: an HTTP client must get the news no later than the others.
         observers.add(shared_status);
         observers.add(Some(log));
         observers.add(Some(status));
@@ -95,7 +94,6 @@ impl Observers {
         self.observe(Instant::now(), &observation);
     }
 
-    /// Starts to notify the service manager, inside the runtime.
     pub(crate) fn begin(&self, health_check: Arc<HealthCheck>) {
         if let Some(service_manager) = &self.service_manager {
             service_manager.begin(vec![health_check]);
@@ -110,15 +108,14 @@ impl Observers {
         self.service_manager.clone()
     }
 
-    /// Makes the command's STOPPING message come with the signals.
     pub(crate) fn pass_on_stopping(&self, signals: &mut Signals) {
         if let Some(one) = &self.service_manager {
             signals.add_stopping(one.stopping());
         }
     }
 
-    /// Starts to follow the platform's announcements, if configured. Returns an earlier one if it is known within a
-    /// moment; later ones come with the signals.
+    /// Follows the platform's announcements. Returns one that is known within a moment; later ones come with
+    /// the signals.
     pub(crate) async fn follow_events(
         &mut self,
         config: &Config,
@@ -129,7 +126,6 @@ impl Observers {
         // A stop counts more than an announcement.
                     biased;
                     asked = signals.next() => {
-                        // For the driver, which stops as for every signal.
                         signals.keep(asked);
                         None
                     }
@@ -140,7 +136,7 @@ impl Observers {
         cordon
     }
 
-    /// Reports the end. Files that cannot be written delay it for a moment.
+    /// Reports the end, perhaps a moment late.
     pub(crate) fn finish(mut self, ending: &Ending, leave: ExitAction) {
         self.tell(Observation::Done {
             cause: &report::cause(&ending.cause),
@@ -158,7 +154,7 @@ impl Observer for Observers {
     }
 }
 
-/// Observer that tells the follower of announcements whether this instance is out of the way.
+/// Tells whether this instance is out of the way.
 struct CordonObserver(watch::Sender<bool>);
 
 impl Observer for CordonObserver {
@@ -173,8 +169,7 @@ impl Observer for CordonObserver {
     }
 }
 
-/// Observer that warns, once its command has run for a day, of a lock where cleaners of temporary files remove what
-/// looks old.
+/// Warns, after a day, of a lock where cleaners remove what looks old.
 struct CleanedLockWarning {
     lock: String,
     task: Option<JoinHandle<()>>,
@@ -218,13 +213,11 @@ impl Observer for CleanedLockWarning {
     }
 }
 
-/// Observer that keeps the status, for the status file and for HTTP clients.
 struct StatusObserver {
     status: Status,
     store: Arc<dyn LeaseStore>,
     file: Option<StatusFile>,
     shared_status: Option<Arc<SharedStatus>>,
-    /// Whether a hook or a standby command may delay the command.
     prepares: bool,
 }
 
@@ -240,7 +233,6 @@ impl StatusObserver {
         }
     }
 
-    /// Returns the state that a notice leads to; `None` if there is nothing to write.
     fn notice(&mut self, notice: &Notice) -> Option<&'static str> {
         let status = &mut self.status;
         let mut given_up = |cause| status.cause = Some(report::cause(&cause));
@@ -256,7 +248,7 @@ impl StatusObserver {
                 "standby"
             }
             Notice::InControl { token } => {
-                // A script would read the last tenure's cause for this one's.
+                // A script would take the last tenure's cause for this one's.
                 status.doorbell = None;
                 (status.holder, status.token, status.cause) = (None, Some(*token), None);
                 if self.prepares {
@@ -333,7 +325,6 @@ impl Observer for StatusObserver {
             Observation::Workload(event) => match event {
                 WorkloadEvent::Started { pid } => {
                     self.status.command_pid = Some(*pid);
-                    // Until now a hook or a standby command was in the way.
                     if self.status.state == "preparing" {
                         self.status.enter("holding");
                     }
@@ -390,7 +381,6 @@ mod tests {
         assert!(!tell(WorkloadEvent::Standby(None)), "it waits");
         assert!(tell(WorkloadEvent::Started { pid: 1 }));
         assert!(!tell(WorkloadEvent::TreeEmpty { at: Instant::ZERO }));
-        // Once it is in the log it stays.
         warning.task = Some(tokio::spawn(std::future::ready(())));
         tokio::task::yield_now().await;
         let over = WorkloadEvent::TreeEmpty { at: Instant::ZERO };

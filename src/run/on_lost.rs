@@ -1,7 +1,7 @@
-//! The --on-lost hook, which runs after control has ended, under a separate guardian.
+//! The --on-lost hook, under a separate guardian.
 //!
-//! It is no part of the tenure, and must not delay a kill or a release; only this instance's next attempt to acquire
-//! waits for it. One runs at a time, within its limit; one more waits, and a later one replaces that.
+//! It must not delay a kill or a release: only this instance's next attempt to acquire waits for it. One runs
+//! and one waits; a later one replaces that.
 
 use std::ffi::OsString;
 use std::time::Duration;
@@ -21,9 +21,8 @@ pub(super) struct OnLostHook {
     handle: GuardianHandle,
     limit: Duration,
     runs: bool,
-    /// Environment of the next run.
     waits: Option<Vec<(OsString, OsString)>>,
-    /// Set once its guardian is dead, or cannot kill its tree.
+    /// The guardian is dead, or cannot kill.
     over: bool,
     idle: watch::Sender<bool>,
 }
@@ -40,7 +39,7 @@ impl OnLostHook {
         }
     }
 
-    /// Resolves when the hook is idle, or after its limit.
+    /// Resolves when it is idle, or after its limit.
     pub(super) fn settled(&self) -> impl Future<Output = ()> + Send + use<> {
         let (mut idle, limit) = (self.idle.subscribe(), self.limit);
         async move {
@@ -52,9 +51,7 @@ impl OnLostHook {
         }
     }
 
-    /// Runs the hook, now or after the one that still runs.
     pub(super) fn run(&mut self, env: Vec<(OsString, OsString)>) {
-        // An older tenure's news is out of date.
         if self.waits.replace(env).is_some() {
             tracing::warn!(
                 "the --on-lost command is skipped for a tenure: it still runs for an earlier one"

@@ -1,4 +1,4 @@
-//! Opening of the config's store, with what the guardian needs to release its lease after the supervisor's death.
+//! Opens the config's store, with what the guardian needs to release its lease.
 
 use std::sync::Arc;
 
@@ -14,7 +14,6 @@ use crate::lease::slots::Slots;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, blob};
 use crate::units::show;
 
-/// Makes `-n` look at all slots.
 fn looking(slots: Slots, config: &Config) -> Slots {
     if config.looks_once() {
         slots.looking_at_all()
@@ -28,7 +27,6 @@ pub(crate) struct Opened {
     pub(crate) doorbell: Option<Doorbell>,
 }
 
-/// Opens the store of the config; its refusal is an ending.
 pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     let lock = named_lock(config)?;
     // The record in the store has the doorbell's address.
@@ -92,7 +90,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
             }
             Ok(Ok(Opened { store, doorbell }))
         }
-        // Only opening a local file touches it, so its refusal is about the store, not the settings.
+        // Opening touches only a local file: its refusal is about the store, not the settings.
         Err(OpenError::File(error)) => Ok(Err(Ending::of_store(error.why, error.denied))),
         Err(OpenError::Blob(error)) if config.slots > 1 => {
             Err(UsageError::new(error.to_string()).into())
@@ -123,7 +121,7 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
         .map_err(|why| UsageError::new(why.to_string()))?;
     #[cfg(feature = "entra")]
     let account = handed_on(account);
-    // The guardian that may need it will be a copy of this process.
+    // A guardian that needs it is a copy of this process.
     blob::prepare_orphan_release(account.clone());
     tracing::debug!("credential: {}", account.kind());
     Ok(Arc::new(blob::BlobLock {
@@ -134,11 +132,10 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
     }))
 }
 
-/// Creates memory to share with the guardian.
 fn release_memory() -> Option<Arc<dyn SharedMemory>> {
     match SharedBytes::new() {
         Ok(memory) => Some(Arc::new(memory)),
-        // It costs one lease's length, and only if the supervisor is killed.
+        // It costs one lease's length, if the supervisor is killed.
         Err(why) => {
             tracing::warn!(
                 "the guardian does not know what to release ({why}): if trafficcop dies, the lease expires"
@@ -148,12 +145,11 @@ fn release_memory() -> Option<Arc<dyn SharedMemory>> {
     }
 }
 
-/// Shares the account's token with the guardian. It never reaches a command line, an environment, a file or the
+/// Shares the token with the guardian. It never reaches a command line, an environment, a file or the
 /// command.
 #[cfg(feature = "entra")]
 fn handed_on(account: Account) -> Account {
-    // The guardian can request a token itself. But if the issuer is slow or absent just then, the supervisor's death
-    // would cost a whole lease instead of seconds.
+    // The guardian can request one. But with a slow issuer, the supervisor's death would cost a whole lease.
     account.with_shared_token(|| match SharedBytes::new() {
         Ok(shared) => Some(Arc::new(shared)),
         Err(why) => {

@@ -1,4 +1,4 @@
-//! Check for scripts that the kernel cannot start, before control: `execve` would only report a missing file.
+//! Check for scripts that the kernel cannot start: `execve` would only report a missing file.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -12,7 +12,7 @@ use crate::exit::UsageError;
 // The kernel reads no more of the first line.
 const FIRST_LINE: u64 = 256;
 
-/// Refuses a script with line ends of Windows, or with a missing interpreter.
+/// Refuses a script with Windows line ends or a missing interpreter.
 pub(crate) fn refuse_unusable_script(command: &[OsString]) -> Result<(), UsageError> {
     let script = command.first().and_then(find);
     let Some((script, why)) = script.and_then(|path| Some((path.clone(), problem(&path)?))) else {
@@ -62,7 +62,7 @@ fn problem(script: &Path) -> Option<Problem> {
     let interpreter = line.trim_ascii_start();
     let interpreter = interpreter.split(u8::is_ascii_whitespace).next()?;
     let path = Path::new(std::ffi::OsStr::from_bytes(interpreter));
-    // A relative path counts from the directory where the command will run, which is this one.
+    // A relative path counts from the command's directory, which is this one.
     (!interpreter.is_empty() && matches!(path.try_exists(), Ok(false)))
         .then(|| Problem::NoInterpreter(path.to_owned()))
 }

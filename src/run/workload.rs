@@ -1,5 +1,4 @@
-//! Workload of `run`: the command, and what runs before, between and after its tenures, in the order of
-//! [`HookSequencer`]. Nothing in it may block.
+//! Workload of `run`, in the order of [`HookSequencer`]. Nothing in it may block.
 
 mod launch;
 
@@ -28,13 +27,12 @@ use crate::report;
 use crate::signals::{SignalEvent, Signals};
 use crate::units;
 
-// Time for the command to stop after Ctrl-Z or `kill -TSTP` before it gets SIGSTOP, which it cannot catch.
+// Time to stop after Ctrl-Z or `kill -TSTP`, before SIGSTOP.
 const PAUSE: Duration = Duration::from_millis(500);
 
-/// Number of a program that does not exist.
+/// Number of no program.
 pub(super) const NOBODY: u8 = u8::MAX;
 
-/// Numbers of the hooks among the guardian's programs.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct HookPrograms {
     pub(super) standby: u8,
@@ -56,32 +54,28 @@ pub(super) struct Parts {
     pub(super) identity: String,
     pub(super) stop_signal: i32,
     pub(super) stop_to: StopTo,
-    /// Whether trafficcop was started in the foreground of a terminal.
+    /// Started in the foreground of a terminal.
     pub(super) on_terminal: bool,
     pub(super) hook_programs: HookPrograms,
     pub(super) config: HookConfig,
-    /// Key of the --once task.
     pub(super) task: Option<String>,
 }
 
-/// The workload of `run`: the command and its hooks.
+/// Workload of `run`: the command and its hooks.
 pub struct CommandWorkload {
     parts: Parts,
     hooks: HookSequencer,
-    /// Events for the core.
     inbox: VecDeque<WorkloadEvent>,
-    /// Environment of the current tenure, or the last.
     tenure: Vec<(OsString, OsString)>,
-    /// Release info between two tenures: a store may need it for a lease that it has just acquired.
+    /// Release info between tenures: a store may need it for a lease just acquired.
     standing_release: Vec<u8>,
-    /// Origin and end of a pause in which the command is to stop.
+    /// Origin and end of a pause.
     pausing: Option<(StopAsked, Instant)>,
-    /// Whether the command got SIGSTOP.
     is_forced: bool,
     pub(crate) notify_socket: Option<OsString>,
     watchdog: Option<Duration>,
     health: Option<HealthMonitor>,
-    /// The empty tree's event, held back while a process of a probe may live.
+    /// Held back while a probe's process may live.
     emptied: Option<WorkloadEvent>,
 }
 
@@ -110,7 +104,7 @@ impl CommandWorkload {
         self.parts.on_terminal
     }
 
-    /// Creates a workload of one command, without hooks or terminal, for the simulated fleet.
+    /// Creates a workload of one command, for the simulated fleet.
     #[doc(hidden)]
     #[must_use]
     pub fn of_a_command(
@@ -133,8 +127,8 @@ impl CommandWorkload {
         })
     }
 
-    /// Ends what runs without control, and waits for that and for the --on-lost hook, within their limits. A second
-    /// stop signal kills them.
+    /// Ends what runs without control, and waits for it and the --on-lost hook. A second stop signal kills
+    /// them.
     pub async fn finish(
         mut self,
         cause: &Cause,
@@ -232,7 +226,7 @@ impl CommandWorkload {
                     self.parts.handle.kill();
                     self.health.iter_mut().for_each(HealthMonitor::stops);
                 }
-                // Now, because the release info belongs to this tenure.
+                // Now: the release info belongs to this tenure.
                 Effect::SetReleaseInfo => {
                     let orphan_release = self.parts.store.orphan_release().unwrap_or_default();
                     let release_info = orphan_release.release_info.unwrap_or_default();
@@ -244,11 +238,11 @@ impl CommandWorkload {
         }
     }
 
-    /// Passes an event to the core; an empty tree not before the probes' trees are empty, too.
+    /// Passes an event to the core; an empty tree waits for the probes.
     fn tell(&mut self, event: WorkloadEvent) {
         if let Some(health) = &mut self.health {
             match event {
-                // A command that was to end during a hanging start reports its start when it ends.
+                // A command that was to end during a hanging start reports the start at its end.
                 WorkloadEvent::Started { .. } if health.is_expected() => health.started(),
                 WorkloadEvent::Started { .. } => {}
                 WorkloadEvent::TreeEmpty { .. } | WorkloadEvent::NotStarted { .. } => {
@@ -334,7 +328,7 @@ impl CommandWorkload {
             }
         };
         tokio::select! {
-            // The order is fixed so that a simulation repeats it.
+            // A simulation repeats this order.
             biased;
             event = handle.next_event() => self.on_event(event),
             () = sleep(paused.unwrap_or_default()), if paused.is_some() => {
@@ -353,14 +347,13 @@ impl CommandWorkload {
 
     fn on_event(&mut self, event: WorkloadEvent) {
         let is_command = self.hooks.on() == Some(Role::Command);
-        // Only the command is in the foreground: no key at the terminal stops a hook.
+        // Only the command is in the foreground: no key stops a hook.
         let typed = (self.parts.on_terminal && is_command).then_some(StopAsked::OfTheCommand);
         let asked = self.pausing.map(|(asked, _)| asked).or(typed);
         if event == WorkloadEvent::Stopped
             && let Some(asked) = asked
         {
             self.stop_ourselves(asked);
-            // However long that took: the core reads the clock.
             return self.inbox.push_back(event);
         }
         let effects = self.hooks.on_event(Instant::now(), event);
@@ -511,7 +504,6 @@ mod tests {
         }
     }
 
-    /// Returns a started command, with a probe that cannot be killed.
     fn checked() -> CommandWorkload {
         let hour = Duration::from_secs(3600);
         let rules = asked(hour, hour, 1);
@@ -525,7 +517,6 @@ mod tests {
         workload
     }
 
-    /// A hanging start is probed, and the probe may be impossible to kill.
     #[tokio::test]
     async fn failed_start_is_not_reported_while_a_probe_lives() {
         let mut workload = checked();
@@ -537,7 +528,6 @@ mod tests {
         assert_eq!(workload.inbox, [WorkloadEvent::TreeStuck]);
     }
 
-    /// A command that was to end during a hanging start reports its start when it ends.
     #[tokio::test]
     async fn no_probe_begins_for_a_command_that_is_to_end() {
         let mut workload = checked();

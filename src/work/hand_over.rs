@@ -1,5 +1,5 @@
-//! Writes a message to disk before its command, and removes it afterwards, on separate threads: a disk that
-//! hangs must never keep the worker from leaving.
+//! Writes a message to disk, and removes it afterwards, on threads: a hanging disk must never keep the worker
+//! from leaving.
 
 use std::future::pending;
 use std::io;
@@ -48,7 +48,7 @@ pub(super) async fn hand_over(
                 let made = unless_leaving(made, context.leaving.clone()).await?;
                 made.map_err(io::Error::other)?
             }
-            // Without a thread, on this one: if the disk hangs, the guardians act at their deadlines.
+            // On this thread the disk may hang: the guardians act at their deadlines.
             Err((_no_thread, make)) => make(),
         };
     let (message_io, path) = made?;
@@ -58,9 +58,9 @@ pub(super) async fn hand_over(
     Ok(message_io)
 }
 
-/// Waits for work on a disk until the worker leaves; a later result is dropped, which removes its files.
+/// Waits until the worker leaves; a later result is dropped with its files.
 ///
-/// The wait may outlast the message's lock: then the lease gives the message back.
+/// The wait may outlast the lock: then the lease gives the message back.
 async fn unless_leaving<T>(
     made: impl Future<Output = T>,
     mut leaving: watch::Receiver<bool>,
@@ -91,7 +91,6 @@ pub(super) async fn removed(message_io: MessageIo) {
 mod tests {
     use super::*;
 
-    /// While no stop is requested, the processor has nothing else to do than to wait for the disk.
     #[tokio::test]
     async fn stop_ends_the_wait_for_a_hanging_disk() {
         let (leave, leaving) = watch::channel(false);

@@ -1,8 +1,7 @@
-//! One taken message as a lease store: the driver renews and gives back its lock.
+//! One taken message as a lease store.
 //!
-//! Made by the worker, and by the library's `MessageLock`. Giving back means "unchanged" until
-//! [`MessageLease::decide`] is called after the last process is gone. It must never settle a message twice,
-//! or one whose lock is in doubt.
+//! Giving back means "unchanged" until [`MessageLease::decide`] is called after the last process. It must
+//! never settle a message twice, or one whose lock is in doubt.
 
 use std::sync::atomic::{AtomicBool, AtomicU32, AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -19,14 +18,12 @@ use crate::lease::{LeaseStore, StoreInfo};
 use crate::queue::{Lock, Message, NEVER, Settlement};
 use crate::util::lock;
 
-// Time limit for settling, within the lock time: a network that fails for some seconds must not cause
-// finished work to be repeated.
+// A network that fails for some seconds must not cause finished work to be repeated.
 const SETTLE_TIMEOUT: Duration = Duration::from_secs(60);
-// A message given back unchanged needs less: its lock expires by itself.
+// Shorter: an unchanged message's lock expires by itself.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
-// Longest sleep between two looks at the clock: the runtime's clock stops while the machine sleeps.
+// Sleep in steps: the runtime's clock stops while the machine sleeps.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
-/// Pauses between two attempts to settle, first and longest.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
 
 /// Lock of one message, renewed while its command runs.
@@ -37,18 +34,16 @@ pub struct MessageLease {
     token: u64,
     lock: Arc<dyn Lock>,
     granted: AtomicBool,
-    /// The moment before the latest successful request (to take or renew) was sent.
     confirmed: Arc<AtomicU64>,
     renewals: Arc<AtomicU32>,
-    /// Turns true when settling gets only one more attempt.
     hurry: Option<watch::Receiver<bool>>,
-    /// Settlement on release; `None` if another worker may have the message.
+    /// `None` if another worker may have the message.
     decision: Mutex<Option<Settlement>>,
     result: Mutex<Option<Result<(), Failure>>>,
 }
 
 impl MessageLease {
-    /// Creates the lease of this message from the queue with this name.
+    /// Creates the lease of a message from this queue.
     #[must_use]
     pub fn new(message: &Message, queue: &str) -> MessageLease {
         MessageLease {
@@ -61,13 +56,12 @@ impl MessageLease {
             confirmed: Arc::new(AtomicU64::new(message.t0.as_nanos())),
             renewals: Arc::default(),
             hurry: None,
-            // Without a decision nothing was done with the message.
             decision: Mutex::new(Some(Settlement::Release)),
             result: Mutex::new(None),
         }
     }
 
-    /// Limits settling to one more attempt once this has turned true.
+    /// Allows one more attempt to settle once this turns true.
     #[must_use]
     pub fn hurried_by(mut self, hurry: watch::Receiver<bool>) -> MessageLease {
         self.hurry = Some(hurry);
@@ -77,13 +71,13 @@ impl MessageLease {
     /// Sets the settlement on release. After `None` nothing is ever settled.
     pub fn decide(&self, settlement: Option<Settlement>) {
         let mut decision = lock(&self.decision);
-        // A program may decide at the moment in which the message was lost.
+        // A program may decide at the moment of the loss.
         if decision.is_some() {
             *decision = settlement;
         }
     }
 
-    /// Returns the queue's answer to the settlement; `None` if there is none.
+    /// Returns the queue's answer to the settlement.
     #[must_use]
     pub fn result(&self) -> Option<Result<(), Failure>> {
         lock(&self.result).clone()
@@ -105,10 +99,9 @@ impl MessageLease {
         Instant::from_nanos(self.confirmed.load(Ordering::Acquire))
     }
 
-    /// Keeps the message locked for `delay`, or until `leaving` turns true, then settles it as a retry
-    /// without delay.
+    /// Keeps the message locked for `delay`, or until `leaving` turns true, then settles it as a retry.
     ///
-    /// For queues without delays. No command runs meanwhile: a lost lock costs only the rest of the delay.
+    /// For queues without delays: a lost lock costs only the rest of the delay.
     pub async fn retry_after(
         &self,
         delay: Duration,
@@ -126,9 +119,8 @@ impl MessageLease {
         }
     }
 
-    /// Renews the lock until `due`; returns early if it is definitely lost.
     pub(super) async fn renew_until(&self, due: Instant, budget: &Budget) -> Option<Failure> {
-        // From the last confirmation, not from now: the core renewed it until a moment ago.
+        // From the last confirmation: the core renewed it a moment ago.
         let mut next = budget.renew_at(self.confirmed());
         loop {
             let now = Instant::now();
@@ -143,18 +135,17 @@ impl MessageLease {
             next = match self.renew(now + budget.attempt).await {
                 Ok(()) => budget.renew_at(self.confirmed()),
                 Err(failure @ Failure::Lost { .. }) => return Some(failure),
-                // One interval after the attempt's start.
                 Err(_) => now + budget.retry(),
             };
         }
     }
 
-    /// Waits until the queue reports, unasked, that the lock is lost; returns why.
+    /// Waits until the queue reports the loss of the lock; returns why.
     pub async fn lost(&self) -> Failure {
         self.lock.lost().await
     }
 
-    /// Settles the message, with repetitions while its lock and a time limit allow.
+    /// Settles the message, repeatedly while its lock and a time limit allow.
     ///
     /// # Errors
     /// The queue's last answer.
@@ -167,7 +158,7 @@ impl MessageLease {
                 SETTLE_TIMEOUT
             }
         };
-        // Always make one attempt: an expired lock still counts until another worker takes the message.
+        // At least one attempt: an expired lock counts until another worker takes the message.
         let lock_end = confirmed + self.lock_time;
         let until = lock_end
             .min(begin + patience)
@@ -175,15 +166,14 @@ impl MessageLease {
         let mut pauses = PAUSES;
         let mut hurry = self.hurry.clone();
         let result = loop {
-            // Read before the attempt, so that a hurry allows exactly one more.
+            // Read before the attempt: a hurry allows exactly one more.
             let hurried = hurry.as_ref().is_some_and(|hurry| *hurry.borrow());
             let give_up_at = until.min(Instant::now() + ATTEMPT);
             let result = self.lock.settle(settlement, give_up_at).await;
             let Err(Failure::Transient { retry_after, .. }) = &result else {
                 break result;
             };
-            // Obey the queue's wish, but keep time for one attempt before the lock's end: otherwise finished
-            // work would be repeated.
+            // Obey the queue, but keep time for one attempt before the lock's end.
             let wish = retry_after.unwrap_or_default();
             let last = until.min(lock_end).since(Instant::now());
             let last = last.saturating_sub(ATTEMPT.min(self.lock_time / 4));
@@ -201,7 +191,6 @@ impl MessageLease {
     }
 }
 
-/// Waits until the flag turns true; for ever without a flag.
 async fn turns_true(flag: &mut Option<watch::Receiver<bool>>) {
     if let Some(flag) = flag
         && flag.wait_for(|is_set| *is_set).await.is_ok()
@@ -216,13 +205,13 @@ impl LeaseStore for MessageLease {
     fn info(&self) -> StoreInfo {
         StoreInfo {
             name: self.name.clone(),
-            // A message settled before its command started has no lock that could end.
+            // A message settled before its command has no lock that could end.
             lease: self.result().is_none().then_some(self.lock_time),
             ..StoreInfo::default()
         }
     }
 
-    /// Grants the lock once, because the message was taken already.
+    /// Grants the lock once: the message is taken already.
     async fn acquire(&self, _give_up_at: Instant) -> Result<Grant, Failure> {
         if self.granted.swap(true, Ordering::AcqRel) {
             // The core competes again after each tenure: this answer ends that.
@@ -240,8 +229,7 @@ impl LeaseStore for MessageLease {
         })
     }
 
-    /// Renews in a separate task: if the command ends meanwhile, nothing waits for the renewal, but a later
-    /// settlement needs its answer.
+    /// Renews in a task: the command's end does not wait for it, but a later settlement needs its answer.
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
         let t0 = Instant::now();
         let lock = Arc::clone(&self.lock);
@@ -249,8 +237,8 @@ impl LeaseStore for MessageLease {
         let lock_time = self.lock_time;
         let renewal = tokio::spawn(async move {
             lock.renew(give_up_at).await?;
-            // All deadlines of this tenure come from its first lock time, which was much longer: the queue's
-            // setting was changed, or a wrong clock measured it.
+            // All deadlines come from the first lock time, which was much longer (changed, or measured by a
+            // wrong clock).
             if let Some(lasts) = lock.lasts().filter(|lasts| *lasts < lock_time * 3 / 4) {
                 return Err(Failure::Lost {
                     until: Some(t0 + lasts),
@@ -261,7 +249,7 @@ impl LeaseStore for MessageLease {
                     ),
                 });
             }
-            // Inside the task, which is never dropped: a renewal that is answered late still counts.
+            // Inside the task, which is never dropped: a late answer still counts.
             confirmed.store(t0.as_nanos(), Ordering::Release);
             renewals.fetch_add(1, Ordering::AcqRel);
             Ok(())
@@ -274,7 +262,7 @@ impl LeaseStore for MessageLease {
         })
     }
 
-    /// Ignores the core's deadline, which is for locks that standbys wait for.
+    /// Ignores the core's deadline, which is for standbys.
     async fn release(&self, _give_up_at: Instant) -> Result<(), Failure> {
         if self.result().is_some() {
             return Ok(());
@@ -283,7 +271,7 @@ impl LeaseStore for MessageLease {
             return Ok(());
         };
         match self.settle(&settlement).await {
-            // `settle` has tried often enough: the core must not begin again.
+            // `settle` has tried often enough: the core must not try again.
             Err(Failure::Transient { why, .. }) => Err(Failure::Fatal { why, denied: false }),
             result => result,
         }
@@ -296,7 +284,6 @@ mod tests {
     use crate::work::scripted::{self, Scripted};
     use tokio::sync::Semaphore;
 
-    /// A lock that answers renewals only when the test allows it.
     struct Slow {
         asked: Semaphore,
         let_go: Semaphore,
@@ -364,7 +351,6 @@ mod tests {
         })
     }
 
-    /// A service may be busy for a while, or answer "busy" for ever.
     #[tokio::test]
     async fn long_retry_after_leaves_time_for_one_more_attempt() {
         let minute = Duration::from_secs(60);
@@ -443,7 +429,6 @@ mod tests {
     async fn much_shorter_lock_time_is_a_loss() {
         let lock = Arc::new(Scripted::default());
         let (held, _budget) = kept(&lock);
-        // A slow answer shortens a lock a little.
         *lock.lasts.lock().unwrap() = Some(Duration::from_millis(1600));
         assert_eq!(held.renew(Instant::FOREVER).await, Ok(()));
         let shorter = Duration::from_millis(1400);

@@ -1,8 +1,8 @@
-//! Passes a message to its command: the exact bytes on stdin or in a private directory, metadata in the
-//! environment, and nothing in an argument.
+//! Passes a message to its command: exact bytes on stdin or in a private directory, metadata in the
+//! environment, nothing in an argument.
 //!
-//! The stdin is a sealed file in memory, not a pipe: a command that reads slowly, not at all, or closes it
-//! early blocks nothing, and a command may read it twice.
+//! The stdin is a sealed file in memory, not a pipe: a command that does not read blocks nothing, and may
+//! read twice.
 
 use std::ffi::{CStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -21,12 +21,11 @@ use crate::queue::{About, Message};
 use crate::util::{flock, is_safe_from_others, ours_in};
 
 const PREFIX: &str = "trafficcop-message.";
-// The kernel limits one variable to 128 KiB (MAX_ARG_STRLEN), and all of them to a share of the stack: a
-// sender could otherwise keep the command from starting (E2BIG).
+// The kernel limits one variable to 128 KiB (MAX_ARG_STRLEN), all to a share of the stack: a sender could
+// prevent the start (E2BIG).
 const PROPERTIES_LIMIT: usize = 32 << 10;
 const MEMORY: &CStr = c"trafficcop-message";
 
-/// Names of the command's variables, as documented.
 pub(super) const QUEUE: &str = "TRAFFICCOP_MESSAGE_QUEUE";
 const ID: &str = "TRAFFICCOP_MESSAGE_ID";
 const ATTEMPT: &str = "TRAFFICCOP_MESSAGE_ATTEMPT";
@@ -41,7 +40,7 @@ const FILE: &str = "TRAFFICCOP_MESSAGE_FILE";
 const SESSION: &str = "TRAFFICCOP_SESSION_ID";
 const SESSION_STATE: &str = "TRAFFICCOP_SESSION_STATE_FILE";
 
-/// Variables that an outer trafficcop has set, about another lock or message.
+/// Variables of an outer trafficcop, about another lock or message.
 pub(super) const FOREIGN: &[&str] = &[
     "TRAFFICCOP_TOKEN",
     "TRAFFICCOP_LOCK",
@@ -51,7 +50,7 @@ pub(super) const FOREIGN: &[&str] = &[
     "TRAFFICCOP_TASK",
     "TRAFFICCOP_PERIOD",
     "TRAFFICCOP_ROLE",
-    // These are unset, too, because a value that no variable can hold is left out.
+    // Unset, too: a value that no variable can hold is left out.
     ID,
     ENQUEUED_AT,
     LOCKED_UNTIL,
@@ -67,20 +66,15 @@ pub(super) const FOREIGN: &[&str] = &[
 
 #[derive(Debug, Default)]
 pub(super) struct MessageIo {
-    /// The command's stdin; `None` if the message is in a directory.
+    /// `None` if the message is in a directory.
     pub(super) input: Option<OwnedFd>,
-    /// Lock that keeps the directory from being swept, as long as any process of the tree has it open.
+    /// Keeps the directory from being swept.
     pub(super) lock: Option<OwnedFd>,
     pub(super) env: Vec<(OsString, OsString)>,
-    /// The directory, removed with this.
     folder: Option<Folder>,
 }
 
 impl MessageIo {
-    /// Puts the body on stdin.
-    ///
-    /// # Errors
-    /// If there is no memory for it.
     pub(super) fn on_stdin(body: &[u8]) -> io::Result<MessageIo> {
         Ok(MessageIo {
             input: Some(in_memory(body)?),
@@ -88,10 +82,6 @@ impl MessageIo {
         })
     }
 
-    /// Puts the body and the metadata into a new directory below `base`.
-    ///
-    /// # Errors
-    /// If the file system refuses.
     pub(super) fn in_directory(base: &Path, body: &[u8], json: &[u8]) -> io::Result<MessageIo> {
         let folder = Folder::create(base)?;
         write(&folder.path.join("body"), body)?;
@@ -101,7 +91,7 @@ impl MessageIo {
             (FILE.into(), folder.path.join("body").into()),
         ];
         Ok(MessageIo {
-            // A duplicate shares the lock, which lasts until the last process of the tree has closed it.
+            // A duplicate shares the lock until the tree's last process has closed it.
             lock: Some(folder.lock.try_clone()?.into()),
             env,
             folder: Some(folder),
@@ -109,17 +99,12 @@ impl MessageIo {
         })
     }
 
-    /// Adds a file with the state of the message's session; returns its path, too.
-    ///
-    /// # Errors
-    /// If the file system refuses.
     pub(super) fn and_state(
         mut self,
         base: &Path,
         state: &[u8],
     ) -> io::Result<(MessageIo, PathBuf)> {
-        // The start order carries one descriptor, which is stdin here: so only this process holds the
-        // directory's lock, not the tree.
+        // The start order carries one descriptor, here stdin: only this process holds the lock.
         let folder = match self.folder.take() {
             Some(folder) => folder,
             None => Folder::create(base)?,
@@ -135,26 +120,23 @@ impl MessageIo {
         self.folder.is_some()
     }
 
-    /// Removes the files. A disk can be slow.
     pub(super) fn remove(mut self) {
         drop(self.folder.take());
     }
 }
 
-/// Returns a sealed file in memory with these bytes, open for reading.
 fn in_memory(body: &[u8]) -> io::Result<OwnedFd> {
     // A pipe would block its writer; a file would have to be removed.
     let memory = memfd_create(MEMORY, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let mut memory = File::from(memory);
     memory.write_all(body)?;
-    // A child that the command leaves behind could otherwise change what its parent reads.
+    // A child left behind could change what its parent reads.
     let seals = SealFlag::F_SEAL_WRITE
         | SealFlag::F_SEAL_GROW
         | SealFlag::F_SEAL_SHRINK
         | SealFlag::F_SEAL_SEAL;
-    // After the last byte was written; F_SEAL_SEAL forbids further changes of the seals.
     fcntl(&memory, FcntlArg::F_ADD_SEALS(seals))?;
-    // A read-only description; without /proc the seals have to be enough.
+    // Read-only; without /proc the seals have to be enough.
     match File::open(format!("/proc/self/fd/{}", memory.as_raw_fd())) {
         Ok(reader) => Ok(reader.into()),
         Err(_) => {
@@ -175,10 +157,9 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
     file.write_all(bytes)
 }
 
-/// A private directory, locked while in use, and removed when it is dropped.
+/// Private directory, locked while in use, removed when dropped.
 ///
-/// The guardian and the command share the lock, so an unlocked directory belongs to a worker that was killed
-/// together with them: the next worker sweeps it.
+/// The command shares the lock: an unlocked directory belongs to a worker killed with it, and is swept.
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
@@ -188,9 +169,9 @@ struct Folder {
 impl Folder {
     fn create(base: &Path) -> io::Result<Folder> {
         let name = format!("{}.{:016x}", std::process::id(), fastrand::u64(..));
-        // Under another name until it is locked, so that no worker sweeps it as a leftover.
+        // Hidden until it is locked: no worker sweeps it.
         let fresh = base.join(format!(".{PREFIX}{name}"));
-        // Created with its mode: before a later chmod another user could enter it and stay.
+        // With its mode: before a chmod another user could enter and stay.
         DirBuilder::new().mode(0o700).create(&fresh)?;
         let path = base.join(format!("{PREFIX}{name}"));
         let made = File::open(&fresh).and_then(|lock| {
@@ -230,7 +211,6 @@ fn remove(path: &Path) {
     }
 }
 
-/// Makes every directory below this one accessible. Does not follow links.
 fn open_up(path: &Path) {
     let _ = fs::set_permissions(path, Permissions::from_mode(0o700));
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
@@ -240,10 +220,7 @@ fn open_up(path: &Path) {
     }
 }
 
-/// Returns the parent of the message directories: TMPDIR, or /tmp.
-///
-/// # Errors
-/// One line for a person if that directory is not usable.
+/// Returns TMPDIR, or /tmp.
 pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, String> {
     let base = tmpdir
         .filter(|path| !path.is_empty())
@@ -258,11 +235,11 @@ pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, Stri
     let Ok(found) = fs::metadata(&base) else {
         return refuse("cannot be looked at");
     };
-    // A user who can rename the directory could pass the command another message.
+    // A user who can rename it could pass another message.
     if !is_safe_from_others(&found) {
         return refuse("is a directory that other users can change");
     }
-    // Try it now: otherwise the first message would be taken in vain.
+    // Now, or the first message is taken in vain.
     match Folder::create(&base) {
         Ok(_) => Ok(base),
         Err(why) => refuse(&format!("cannot be written to ({why})")),
@@ -272,7 +249,7 @@ pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, Stri
 pub(super) fn sweep(base: &Path) {
     for path in ours_in(base, PREFIX, Metadata::is_dir) {
         if let Ok(file) = File::open(&path)
-            // Locked during the removal, because another worker may sweep at the same time.
+            // Locked: another worker may sweep at the same time.
             && flock(&file, FlockArg::LockExclusiveNonblock).is_ok()
         {
             remove(&path);
@@ -289,7 +266,7 @@ pub(super) fn environment(
     let session = message.lock.session();
     let properties = (!about.properties.is_empty())
         .then(|| serde_json::to_string(&about.properties).unwrap_or_default())
-        // Left out, not cut: half an object is no JSON, and message.json has it whole.
+        // Left out, not cut: half an object is no JSON.
         .filter(|text| text.len() <= PROPERTIES_LIMIT);
     let known = [
         (QUEUE, Some(queue.to_owned())),
@@ -312,7 +289,6 @@ pub(super) fn environment(
         .collect()
 }
 
-/// Returns the complete metadata, as the content of `message.json`.
 pub(super) fn json(queue: &str, message: &Message, max_attempts: Option<u32>) -> Vec<u8> {
     #[derive(Serialize)]
     struct MessageJson<'a> {
@@ -340,7 +316,7 @@ pub(super) fn json(queue: &str, message: &Message, max_attempts: Option<u32>) ->
     text
 }
 
-/// The fields of `message.json`, with descriptions.
+/// Fields of `message.json`.
 pub const FIELDS: &[(&str, &str)] = &[
     ("id", "the message's id: the same at every attempt"),
     ("attempt", "which attempt this is, from 1"),
@@ -454,7 +430,7 @@ mod tests {
         sweep(base.path());
         assert!(path.exists());
         drop(held_by_the_tree);
-        // A child that a neighbouring test is forking keeps the descriptor until it execs.
+        // A neighbouring test's child keeps the descriptor until it execs.
         let give_up_at = crate::clock::Instant::now() + std::time::Duration::from_secs(60);
         while path.exists() && crate::clock::Instant::now() < give_up_at {
             sweep(base.path());

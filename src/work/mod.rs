@@ -1,5 +1,5 @@
-//! `trafficcop work`: takes messages, runs a command for each while it holds the message's lock, and settles
-//! the message according to how the command ended.
+//! `trafficcop work`: takes messages, runs a command for each under the message's lock, and settles it by how
+//! the command ended.
 //!
 //! ```text
 //! scheduler (pure: take, wait, leave) ─▶ worker ─▶ take ─▶ processor: drive(lease, workload) ─▶ settle
@@ -7,8 +7,7 @@
 //!                                             the message's lock    the command, under a guardian
 //! ```
 //! [`settle`] decides about a message, [`scheduler`] what the worker does next: both are pure. [`lease`]
-//! presents a message's lock as a lease to [`crate::driver`]. [`session`] processes the messages of a session
-//! under the session's lock. Only `open` knows the kinds of queues.
+//! presents a message's lock as a lease. Only `open` knows the kinds of queues.
 
 pub mod lease;
 #[cfg(feature = "cli")]

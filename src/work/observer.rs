@@ -1,7 +1,6 @@
-//! Reports what a worker does: to the log, the event log, the status file, the service manager and HTTP
-//! clients.
+//! Reports what a worker does: to the logs, the status file, the service manager and HTTP clients.
 //!
-//! Called by the worker's loop and by every processor, all on one thread. It must never block.
+//! Called on one thread. It must never block.
 
 use std::ffi::OsString;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -23,13 +22,12 @@ use crate::util::lock;
 pub(super) const DRAINING: &str = "draining";
 const REMINDER: Duration = Duration::from_secs(60);
 
-/// Reports what a worker does. Clones share one state.
 #[derive(Clone)]
 pub(super) struct WorkerObserver(Arc<Mutex<State>>);
 
 struct State {
     status: Status,
-    /// Whether the queue was deleted, and when that or another failure to take was last logged.
+    /// Whether the queue was deleted, and when a failure was last logged.
     failing: Option<(bool, Instant)>,
     file: Option<StatusFile>,
     event_log: Option<EventLog>,
@@ -38,7 +36,7 @@ struct State {
 }
 
 impl WorkerObserver {
-    /// Creates the observer. Call it after the guardians were forked: threads write the files.
+    /// Creates it after the fork: threads write the files.
     pub(super) fn new(config: &config::Work, queue: &str, guardian: &Guardian) -> WorkerObserver {
         let status = Status {
             state: "starting".into(),
@@ -58,7 +56,8 @@ impl WorkerObserver {
         let path = config.event_log.clone();
         if config.at_most_once {
             tracing::info!(
-                "at most once: a message is deleted before its command starts, and is lost if that fails or this worker dies"
+                "at most once: a message is deleted before its command starts, and is lost if that fails or this \
+                 worker dies"
             );
         }
         WorkerObserver(Arc::new(Mutex::new(State {
@@ -68,7 +67,7 @@ impl WorkerObserver {
             event_log: path.map(|path| EventLog::begin(path, who, EventKind::Working)),
             service_manager: ServiceManager::open(
                 &Surroundings::ours(&|name| std::env::var_os(name)),
-                // A worker does not wait for control: it is ready once its queue has answered.
+                // A worker is ready once its queue has answered.
                 Ready::Standby,
                 "looking at the queue",
                 config.concurrency,
@@ -98,8 +97,6 @@ impl WorkerObserver {
         self.state().server = Some(server);
     }
 
-    /// Starts the reports to the service manager, inside the runtime: a sign of life after each round of
-    /// checks of all guardians.
     pub(super) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
         if let Some(service_manager) = &self.state().service_manager {
             service_manager.begin(health_check);
@@ -113,7 +110,7 @@ impl WorkerObserver {
             .for_the_command(processor)
     }
 
-    /// Reports why the queue does not do what it should; `None`: it does again.
+    /// Reports why the queue fails; `None`: it works again.
     pub(super) fn doubts(&self, why: Option<String>) {
         let state = &mut *self.state();
         state.status.cause.clone_from(&why);
@@ -122,7 +119,7 @@ impl WorkerObserver {
         }
     }
 
-    /// Reports why no messages can be taken: once, but for a deleted queue once a minute.
+    /// Reports a failure once, but a deleted queue every minute.
     pub(super) fn takes_nothing(&self, failure: &Failure, is_deleted: bool, is_leaving: bool) {
         let why = match is_deleted {
             true => format!("the queue was deleted: {failure}"),
@@ -155,8 +152,7 @@ impl WorkerObserver {
 
     pub(super) fn enter(&self, name: &str, running: usize) {
         let state = &mut *self.state();
-        // Each time, because the number changes with each message; the service manager's side limits the
-        // rate.
+        // The number changes often; the service manager's side limits the rate.
         if let Some(service_manager) = &state.service_manager {
             service_manager.works(doing(name, running));
             if name == DRAINING {
@@ -166,7 +162,7 @@ impl WorkerObserver {
         if let Some(server) = &state.server {
             server.shared_status().works_on(running);
         }
-        // The whole file is rewritten, so only for a change of state.
+        // The whole file is rewritten: only for a change of state.
         if state.status.state == name {
             return;
         }
@@ -175,7 +171,7 @@ impl WorkerObserver {
     }
 
     pub(super) fn message(&self, row: &MessageRow) {
-        // The log first: a counter never grows before its log line exists.
+        // The log first: a counter never grows before its log line.
         report::message_row(row);
         let state = &mut *self.state();
         if let Some(event_log) = &mut state.event_log {
@@ -188,7 +184,7 @@ impl WorkerObserver {
 
     pub(super) fn finish(&self, cause: &str, leave: ExitAction) {
         let state = &mut *self.state();
-        // First: a server that does not know of the end must not report a working worker.
+        // First: the server must not report a working worker any more.
         drop(state.server.take());
         state.status.cause = Some(cause.to_owned());
         state.status.exit = Some(leave.status());
@@ -202,11 +198,10 @@ impl WorkerObserver {
         if let Some(service_manager) = &mut state.service_manager {
             service_manager.observe(Instant::now(), &done);
         }
-        // Dropping it waits a moment until its thread has written the end.
         if let Some(mut event_log) = state.event_log.take() {
             event_log.observe(Instant::now(), &done);
         }
-        // Dropping waits here, too: a script that waits for this process reads the file next.
+        // Dropping waits: a script that waits for this process reads the file next.
         drop(state.file.take());
     }
 
@@ -221,7 +216,7 @@ impl WorkerObserver {
             None => format!("message {id}"),
         };
         if let Some(service_manager) = &self.state().service_manager {
-            // Before the message's command can write to the socket of this processor.
+            // Before the message's command can write to this processor's socket.
             service_manager.name(processor, what);
         }
         MessageObserver {
@@ -267,7 +262,7 @@ impl Observer for MessageObserver {
         let id = &self.id;
         match *observation {
             Observation::Notice { notice, .. } => report::message_notice(id, notice, now),
-            // The core reports failed renewals as doubt, once, and not for each attempt.
+            // The core reports failed renewals as doubt, once.
             Observation::Renewed { reply: Ok(()), .. } => report::message_renewed(id),
             Observation::Workload(event) => {
                 if let Some(service_manager) = &self.observer.state().service_manager {
@@ -284,7 +279,7 @@ impl Observer for MessageObserver {
                     _ => {}
                 }
             }
-            // Receiving a message is not reported as acquiring a lock.
+            // Receiving a message is no acquiring of a lock.
             Observation::Acquired(_) => return,
             _ => {}
         }

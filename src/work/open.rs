@@ -1,7 +1,3 @@
-//! Opens the queue of the config, and checks it before the worker takes anything.
-//!
-//! No other module of `work` knows which kinds of queues there are.
-
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;
@@ -23,13 +19,10 @@ use crate::queue::storage::{Config, StorageQueue, Target};
 use crate::queue::{Missing, Queue};
 use crate::signals::{SignalEvent, Signals};
 
-// Equal to the default of `run`'s --connect-timeout.
+// As `run`'s --connect-timeout.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(30);
 
-/// Opens the queue of the config; sends nothing.
-///
-/// # Errors
-/// If its name, its address or the credential is unusable.
+/// Opens the queue; sends nothing.
 pub(super) fn open(config: &config::Work) -> Result<Arc<dyn Queue>, UsageError> {
     let max_body = usize::try_from(config.max_body).unwrap_or(usize::MAX);
     match &config.source {
@@ -39,11 +32,7 @@ pub(super) fn open(config: &config::Work) -> Result<Arc<dyn Queue>, UsageError> 
     }
 }
 
-/// Returns the directory for messages and states, if any are passed as files, without the remains of dead
-/// workers.
-///
-/// # Errors
-/// If that directory is unusable.
+/// Returns the directory for messages and states, swept.
 pub(super) fn directories(config: &config::Work) -> Result<Option<PathBuf>, UsageError> {
     let flag = match config.in_directories {
         true => "--message file",
@@ -83,10 +72,11 @@ fn open_service_bus(
     let bus = crate::azure::ServiceBus::find(&variable, &source.options, &source.asked)
         .map_err(refuse)?;
     tracing::debug!("credential: {}", bus.kind());
-    // Only the emulator's connection string reaches this: all others without TLS are refused earlier.
+    // Only the emulator gets here: all others without TLS were refused.
     if bus.is_open_to_others() {
         tracing::warn!(
-            "{} is used without TLS, as an emulator is: everyone on the network path can read the messages and the credential",
+            "{} is used without TLS, as an emulator is: everyone on the network path can read the messages and the \
+             credential",
             bus.name()
         );
     }
@@ -113,14 +103,14 @@ fn open_service_bus(
     })))
 }
 
-/// Checks the queue until it answers or `CONNECT_TIMEOUT` is over; returns the signal of a stop.
+/// Checks the queue until it answers, or a stop is requested.
 pub(super) async fn prepare(
     queue: &dyn Queue,
     signals: &mut Signals,
     idle: &mut [MessageProcessor],
     observer: &WorkerObserver,
 ) -> Result<Option<i32>, Missing> {
-    // Only a stop matters: other signals are for commands, and none runs yet.
+    // Other signals are for commands, and none runs yet.
     let stopped = async {
         loop {
             if let SignalEvent::Stop(signal) = signals.next().await {
@@ -128,7 +118,7 @@ pub(super) async fn prepare(
             }
         }
     };
-    // The guardians need answers meanwhile; the worker's loop acts later if one is lost.
+    // The guardians need answers meanwhile.
     let answering = async {
         loop {
             let _ = idle_event(idle).await;
@@ -146,7 +136,6 @@ async fn look(queue: &dyn Queue, observer: &WorkerObserver) -> Result<(), Missin
     let give_up_at = Instant::now() + CONNECT_TIMEOUT;
     let mut told = false;
     loop {
-        // Retry one interval after the start of an attempt, not after its end.
         let sent = Instant::now();
         match queue.prepare(give_up_at.min(sent + ATTEMPT)).await {
             Ok(()) => {
@@ -161,7 +150,7 @@ async fn look(queue: &dyn Queue, observer: &WorkerObserver) -> Result<(), Missin
                     observer.doubts(Some(format!("cannot reach the queue: {why}")));
                 }
             }
-            // Waiting does not correct a wrong name or a missing right.
+            // Waiting mends neither a wrong name nor a missing right.
             Err(missing) => return Err(missing),
         }
         tokio::time::sleep((sent + RETRY).since(Instant::now())).await;

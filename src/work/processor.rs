@@ -1,8 +1,4 @@
 //! Processes one message at a time, until it is settled.
-//!
-//! The worker's loop runs as many processors as --concurrency allows, each with its own guardian. The table
-//! ([`super::settle`]) decides what the end of a command means; the core decides when a lost lock ends a
-//! command.
 
 use std::future::pending;
 use std::path::PathBuf;
@@ -37,19 +33,17 @@ use crate::units;
 pub(super) struct ProcessorContext {
     pub(super) queue: String,
     pub(super) rules: Rules,
-    /// Share of its lock time after which a lock is renewed, in per cent.
+    /// Per cent of the lock time.
     pub(super) renew_at: u32,
     pub(super) stop_signal: i32,
     pub(super) stop_to: StopTo,
     pub(super) kill_after: Duration,
-    /// Directory for messages and states, if any are passed as files.
     pub(super) base: Option<PathBuf>,
     pub(super) in_directories: bool,
     pub(super) sessions: Option<Sessions>,
-    /// Number of session messages that may still be started, if that is limited.
     pub(super) may_begin: Option<AtomicU64>,
     pub(super) observer: WorkerObserver,
-    /// Whether the queue itself can delay a message that is to be retried.
+    /// The queue itself can delay a message.
     pub(super) delays: bool,
     pub(super) leaving: watch::Receiver<bool>,
     pub(super) hurry: watch::Receiver<bool>,
@@ -68,21 +62,19 @@ pub(super) struct Done {
     pub(super) succeeded: bool,
     pub(super) outcome: Outcome,
     pub(super) errno: Option<i32>,
-    /// Why the message could not be passed to a command.
     pub(super) no_handover: Option<String>,
     pub(super) lost: bool,
     pub(super) overlap: bool,
-    /// Result of a settlement without which the worker must not go on.
+    /// Result of a settlement without which the worker must stop.
     pub(super) put_aside: Option<Result<(), String>>,
     pub(super) taken: Instant,
-    /// Number of messages of its session that were started before it.
+    /// Messages started before it in its session.
     pub(super) earlier: u64,
-    /// Start of the time in which its session has had no message.
+    /// Since then its session has had no message.
     pub(super) idle_since: Option<Instant>,
 }
 
 impl MessageProcessor {
-    /// Works on this message, or on its session, to the end; gives it back if the worker is `leaving`.
     pub(super) async fn work(
         mut self,
         message: Message,
@@ -99,7 +91,7 @@ impl MessageProcessor {
         (self, done)
     }
 
-    /// Processes one message until it is settled; gives it back if the worker is `leaving`.
+    /// Processes one message; gives it back if the worker is `leaving`.
     pub(super) async fn one(
         &mut self,
         message: Message,
@@ -109,7 +101,7 @@ impl MessageProcessor {
         leaving: bool,
     ) -> Done {
         let not_run = match &message.body {
-            // It was under way when the stop came: started now, it would use up the whole grace.
+            // Started after the stop, it would use up the grace.
             _ if leaving => Some(Decision::release("WorkerStopped")),
             Err(why) => {
                 let detail = why.detail.clone();
@@ -181,7 +173,7 @@ impl MessageProcessor {
             }
             return self.done(&whose, &held, decision, None, context);
         }
-        // The lock counts from the request that took the message: the time that the disk took is not added.
+        // The lock counts from the take: the disk's time is not added.
         let tenure = Tenure::new(context.tenure(budget), Instant::now());
         let mut message_observer =
             context
@@ -230,8 +222,8 @@ impl MessageProcessor {
         if context.rules.at_most_once {
             decision = decision.completed_before();
         }
-        // The worker was suspended beyond the lock's time: only the queue knows whether the lock is still
-        // held. A message that is to be kept away is settled below.
+        // After a suspension only the queue knows whether the lock is held. Messages to keep away are settled
+        // below.
         if progress.decision.is_none()
             && ending.cause == Cause::CommandEnded
             && held.result().is_none()
@@ -240,12 +232,11 @@ impl MessageProcessor {
         {
             let _ = self.meanwhile(held.settle(settlement)).await;
         }
-        // Not earlier: a disk can be slow, the message is settled by now, and settling stores the session's
-        // state from one of the files.
+        // Not earlier: a disk can be slow, and settling reads the session's state.
         if message_io.is_on_disk() {
             self.meanwhile(removed(message_io)).await;
         }
-        // The state could not be stored, so the message was settled differently.
+        // The state could not be stored.
         if let Some(instead) = state.and_then(SessionState::instead) {
             decision = instead;
         }
@@ -264,11 +255,11 @@ impl MessageProcessor {
         self.done(&whose, &held, decision, Some((&progress, &ending)), context)
     }
 
-    /// Completes the message before its command; returns a decision if the command must not start.
+    /// Completes the message before its command; returns a decision against the start.
     ///
-    /// The command runs at most once, because the queue accepts a completion only with this worker's receipt
-    /// or lock token, and only while no other worker was given the message. A doubtful completion is
-    /// repeated; if the doubt remains, nothing starts, and the message may be lost.
+    /// The command runs at most once. The queue accepts a completion only with this worker's receipt or lock
+    /// token, while no other worker has the message. If a doubt remains, nothing starts, and the message may
+    /// be lost.
     async fn settle_first(
         &mut self,
         id: &str,
@@ -291,7 +282,7 @@ impl MessageProcessor {
         decision
     }
 
-    /// Waits for this future, and answers the guardian's health checks meanwhile.
+    /// Waits, and answers the guardian's health checks meanwhile.
     pub(super) async fn meanwhile<T>(&mut self, what: impl Future<Output = T>) -> T {
         let mut what = pin!(what);
         loop {
@@ -313,7 +304,7 @@ impl MessageProcessor {
     ) -> Done {
         let result = held.result();
         let asked = decision.settlement.is_some();
-        // The decision is a wish; the queue's answer decides what happened.
+        // The queue's answer decides what happened.
         let outcome = match outcome(decision.outcome, asked, result.as_ref()) {
             Outcome::Completed | Outcome::Retried | Outcome::Released if held.is_gone() => {
                 Outcome::Expired
@@ -350,7 +341,6 @@ impl MessageProcessor {
             _ => None,
         };
         let put_aside = match (cannot, &result) {
-            // Another worker has the message, and will dead-letter it.
             (Some(_), Some(Ok(()) | Err(Failure::Lost { .. }))) => Some(Ok(())),
             (Some(cannot), Some(Err(why))) => Some(Err(format!("{cannot}: {why}"))),
             _ => None,
@@ -363,7 +353,7 @@ impl MessageProcessor {
             outcome,
             errno: progress.and_then(|progress| progress.errno),
             no_handover: None,
-            // The guardian of a command that cannot be killed must not get another message.
+            // A guardian that cannot kill must not get another message.
             lost: self.lost
                 || matches!(cause, Some(Cause::GuardianLost))
                 || progress.is_some_and(|progress| progress.stuck),
@@ -396,7 +386,7 @@ impl Whose {
 }
 
 impl ProcessorContext {
-    /// Returns how long the lock has to keep a message away, because its queue has no delays.
+    /// Returns how long the lock must keep a message away, because the queue cannot.
     pub(super) fn keeps_away(&self, settlement: Option<&Settlement>) -> Option<Duration> {
         match settlement {
             Some(Settlement::Retry(delay)) if !self.delays => Some(*delay),
@@ -443,14 +433,13 @@ impl ProcessorContext {
     }
 }
 
-/// Waits for an event of an idle guardian, and answers their health checks meanwhile.
 pub(super) async fn idle_event(idle: &mut [MessageProcessor]) -> WorkloadEvent {
     let event = idle.iter_mut().map(|processor| async {
         let event = processor.handle.next_event().await;
         processor.lost |= event == WorkloadEvent::Lost;
         event
     });
-    // If no processor is idle it must wait for ever: returning would be an event.
+    // Without an idle processor it waits for ever: returning would be an event.
     let mut event: FuturesUnordered<_> = event.collect();
     match event.next().await {
         Some(event) => event,
@@ -458,7 +447,6 @@ pub(super) async fn idle_event(idle: &mut [MessageProcessor]) -> WorkloadEvent {
     }
 }
 
-/// Derives a message's final outcome from the queue's answer.
 fn outcome(wanted: Outcome, asked: bool, result: Option<&Result<(), Failure>>) -> Outcome {
     match result {
         Some(Ok(())) => wanted,

@@ -1,6 +1,4 @@
-//! Decides what the worker does next: take messages, wait, or leave. Pure: time comes in as a value.
-//!
-//! Called by the worker's loop. It knows nothing of queues, commands or locks.
+//! Decides what the worker does next: take messages, wait, or leave. Pure.
 
 use std::fmt;
 use std::time::Duration;
@@ -10,19 +8,17 @@ use crate::core::retry::{Backoff, Jitter};
 use crate::core::stop::{Stop, StopRequests};
 use crate::units;
 
-// Each look at a storage queue costs money, and after minutes without a message half a minute does not
-// matter.
+// Each look at a storage queue costs money; after minutes without a message half a minute does not matter.
 const WAITS: Backoff = Backoff::new(Duration::from_millis(100), Duration::from_secs(30));
-// A waiting queue must be silent for a while before it counts as empty: a message takes a round trip and
-// more.
+// Silence that makes a waiting queue empty: a message takes a round trip and more.
 const EMPTY_AFTER: Duration = Duration::from_secs(2);
 const LISTEN: Duration = Duration::from_secs(60);
 pub(super) const BATCH: usize = 32;
 // One refusal may be temporary; five in a row, with growing pauses, mean a missing right.
 const STUCK: u32 = 5;
-// Time before a number of messages that did not come in time is requested again.
+// Time before a number of messages that came too late is requested again.
 const LEARNT: Duration = Duration::from_secs(600);
-// How long a queue may fail to answer before --idle-exit gives up.
+// Outage of the queue after which --idle-exit gives up.
 const OUT_OF_REACH: Duration = Duration::from_secs(30);
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -31,10 +27,9 @@ pub(super) struct SchedulerConfig {
     pub(super) max_messages: Option<u64>,
     pub(super) idle_exit: Option<Duration>,
     pub(super) grace: Duration,
-    /// Longest refusal of a credential that the queue accepted before.
     pub(super) auth_patience: Duration,
     pub(super) batch: usize,
-    /// Whether a request waits for messages by itself, and can be replaced by another.
+    /// A request waits for messages, and can be replaced.
     pub(super) waits: bool,
 }
 
@@ -44,25 +39,22 @@ const OVERLAP: Why = Why::GuardianLost { overlap: true };
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Why {
     Stopped(i32),
-    /// There was no message for --idle-exit.
     Idle,
     Enough,
     NotStarted {
         errno: i32,
     },
-    /// A guardian died, or could not kill its command (then `overlap`).
     GuardianLost {
         overlap: bool,
     },
     NoHandover {
         why: String,
     },
-    /// The queue refuses to give messages, or did not answer for --idle-exit.
     CannotTake {
         why: String,
         denied: bool,
     },
-    /// Messages could not be dead-lettered, or not settled before their commands, several times in a row.
+    /// Settlements failed several times in a row.
     CannotSettle {
         why: String,
     },
@@ -86,7 +78,6 @@ impl fmt::Display for Why {
                 f.write_str("a process of a command cannot be killed")
             }
             Why::NoHandover { why } => write!(f, "messages cannot be handed over here: {why}"),
-            // These texts name the failed operation themselves.
             Why::CannotTake { why, denied: true } | Why::CannotSettle { why } => f.write_str(why),
             Why::CannotTake { why, denied: false } => {
                 write!(f, "messages cannot be taken: {why}")
@@ -97,7 +88,7 @@ impl fmt::Display for Why {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum Next {
-    /// Request at most so many messages, in place of the previous request.
+    /// Requests at most so many, in place of the previous request.
     Take(usize),
     Wait(Instant),
     Leave(Why),
@@ -116,26 +107,22 @@ pub(super) struct Scheduler {
     running: usize,
     taking: Option<TakeRequest>,
     counted: u64,
-    /// Number of session messages that may still be started: a session starts several before it is done.
+    /// Session messages that may still start: a session starts several before it is done.
     may_begin: Option<u64>,
     look_at: Instant,
     waits: Backoff,
-    /// When the last message came, or was settled.
+    /// The last message came, or was settled.
     busy_at: Instant,
-    /// The queue was empty at a look since then.
     empty: bool,
-    /// Start of an outage of the queue, and its last error.
     failing: Option<(Instant, String)>,
     answered: bool,
-    /// Start of the time in which the queue has only refused the credential.
     refused_since: Option<Instant>,
-    /// Reason and time of a requested or decided stop.
     leaving: Option<(Why, Instant)>,
     stop: StopRequests,
     ended: bool,
     refusals: u32,
     refused_at: Instant,
-    /// Largest number of messages to request: fewer after a batch that did not come in time.
+    /// Fewer after a batch that did not come in time.
     most: usize,
     /// Size of that batch, and when it failed.
     too_many: Option<(usize, Instant)>,
@@ -168,13 +155,13 @@ impl Scheduler {
     }
 
     pub(super) fn next(&mut self, now: Instant) -> Next {
-        // A request under way may bring a message: do not leave before.
+        // A request under way may bring a message.
         let quiet = self.running == 0 && self.taking.is_none();
         if let Some((why, since)) = &self.leaving {
             if quiet {
                 return Next::Leave(why.clone());
             }
-            // Without running commands there is nothing to end; a request's messages are given back.
+            // Without commands there is nothing to end.
             return Next::Wait(if self.ended || self.running == 0 {
                 Instant::FOREVER
             } else {
@@ -190,7 +177,7 @@ impl Scheduler {
             _ => Instant::FOREVER,
         };
         if now >= idle_at {
-            // Only after a look that was answered: a worker started for one message has to ask for it.
+            // Only after an answer: a worker started for one message has to ask for it.
             match &self.failing {
                 None if self.empty => return Next::Leave(Why::Idle),
                 Some((since, why)) if now >= *since + OUT_OF_REACH => {
@@ -200,13 +187,12 @@ impl Scheduler {
                 _ => idle_at = Instant::FOREVER,
             }
         }
-        // Never more than there are free processors: a message that is not started has a lock that expires.
+        // No more than `free`: the lock of a message that is not started expires.
         let free = self.terms.concurrency - self.running;
         let wanted = free
             .min(self.most)
             .min(left.map_or(BATCH, |left| usize::try_from(left).unwrap_or(BATCH)));
-        // One request at a time: two could bring too many. Replace a waiting one only if a new one can bring
-        // more.
+        // Two could bring too many. A waiting one is replaced only for more.
         if let Some(asked) = self.taking
             && (!self.terms.waits || wanted <= asked.most)
         {
@@ -221,8 +207,8 @@ impl Scheduler {
         Next::Wait(self.look_at.min(idle_at))
     }
 
-    /// Returns until when a waiting queue should wait for messages if it is asked now: long, but not beyond
-    /// --idle-exit, and never so briefly that silence would mean nothing.
+    /// Returns how long a waiting queue should listen: not beyond --idle-exit, nor so briefly that silence
+    /// means nothing.
     pub(super) fn listens_until(&self, now: Instant) -> Instant {
         let idle_at = match self.terms.idle_exit {
             Some(span) => self.busy_at + span,
@@ -238,7 +224,6 @@ impl Scheduler {
         Some(self.may_begin.map_or(left, |may_begin| left.min(may_begin)))
     }
 
-    /// Sets how many messages may still be started in sessions.
     pub(super) fn may_begin(&mut self, left: u64) {
         self.may_begin = Some(left);
         if self.terms.waits && self.left() == Some(0) {
@@ -250,7 +235,6 @@ impl Scheduler {
         self.taking = Some(TakeRequest { most, at: now });
     }
 
-    /// Returns whether the queue refuses the credential, though it accepted it before.
     pub(super) fn is_refused(&self) -> bool {
         self.refused_since.is_some()
     }
@@ -263,10 +247,8 @@ impl Scheduler {
         self.taking = None;
     }
 
-    /// Notes that the request brought so many messages, which are processed from now on.
     pub(super) fn took(&mut self, now: Instant, count: usize) {
         let asked = self.taking.take();
-        // They occupy processors: the next request asks for so many fewer.
         self.running += count;
         // The queue has waited already: ask again without a pause.
         let waited =
@@ -278,8 +260,7 @@ impl Scheduler {
         if count > 0 {
             self.busy_at = now;
         }
-        // Grow slowly: a message that comes too late loses an attempt. Do not retry a number that failed
-        // recently.
+        // Grow slowly: a late message loses an attempt. A number that failed recently is not retried.
         if count >= self.most {
             let cap = match self.too_many {
                 Some((many, at)) if now.since(at) < LEARNT => many - 1,
@@ -295,17 +276,16 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the request failed. `denied`: permanently, for want of a right or not; the worker leaves if
-    /// the queue has never answered.
+    /// Notes a failed request. `denied`: for good, for want of a right or not.
     pub(super) fn took_nothing(&mut self, now: Instant, why: String, denied: Option<bool>) {
         let asked = self.taking.take();
         self.empty = false;
         self.look_later(now);
-        // The network may be too slow for so many, and late messages are locked and lose an attempt. From a
-        // waiting queue they come with the next request.
+        // The network may be too slow: late messages are locked and lose an attempt. A waiting queue sends
+        // them with the next request.
         if denied.is_none() && !self.terms.waits {
             let asked = asked.map_or(self.most, |asked| asked.most);
-            // In an outage the first failure alone tells, and as many had come before it.
+            // Only the first failure of an outage tells anything about the number.
             if asked > 1 && self.failing.is_none() {
                 self.too_many = Some((asked, now));
             }
@@ -327,7 +307,6 @@ impl Scheduler {
         }
     }
 
-    /// Notes that the queue was deleted, so it has no messages: look again as if it were empty.
     pub(super) fn took_from_deleted(&mut self, now: Instant) {
         self.taking = None;
         self.failing = None;
@@ -339,7 +318,6 @@ impl Scheduler {
         self.look_at = now + self.jitter.spread(self.waits.next_pause());
     }
 
-    /// Notes that a message was settled; `ran` if its command was started.
     pub(super) fn done(&mut self, now: Instant, ran: bool) {
         self.running = self.running.saturating_sub(1);
         // A message given back without a run does not count: `--once` has to try another.
@@ -348,8 +326,7 @@ impl Scheduler {
         self.empty = false;
     }
 
-    /// Notes that a session ended: it had started `earlier` messages before this one, and had none `since`
-    /// then.
+    /// Notes the end of a session: `earlier` messages before this one, none `since`.
     pub(super) fn session_done(
         &mut self,
         now: Instant,
@@ -365,14 +342,12 @@ impl Scheduler {
         }
     }
 
-    /// Notes that a message requested at `taken` was dead-lettered, or (`Err`) could not be: then the queue
-    /// gets a pause, and after several failures in a row the worker leaves.
+    /// Notes a dead-lettering. A failure pauses the queue; after several in a row the worker leaves.
     pub(super) fn put_aside(&mut self, now: Instant, taken: Instant, result: Result<(), String>) {
         match result {
             Ok(()) => self.refusals = 0,
             Err(why) => {
-                // Failures of messages taken before the last failure belong to the same outage, however far
-                // apart.
+                // Messages taken before the last failure belong to the same outage.
                 if taken > self.refused_at {
                     self.refusals += 1;
                     self.refused_at = now;
@@ -388,9 +363,8 @@ impl Scheduler {
         }
     }
 
-    /// Stops taking messages, for this reason; the first one counts.
     pub(super) fn leave(&mut self, now: Instant, why: Why) {
-        // Later reasons are often consequences of it; but a possible overlap is always reported.
+        // Later reasons are often its consequences, except a possible overlap.
         match &mut self.leaving {
             Some((first, _)) if why == OVERLAP => *first = why,
             Some(_) => {}
@@ -398,7 +372,6 @@ impl Scheduler {
         }
     }
 
-    /// Takes a stop request: the first one lets running commands finish.
     pub(super) fn asked_to_stop(&mut self, now: Instant, signal: i32) -> Stop {
         let stop = self.stop.asked(now, signal);
         let may_overlap = matches!(&self.leaving, Some((why, _)) if *why == OVERLAP);
@@ -409,7 +382,7 @@ impl Scheduler {
         stop
     }
 
-    /// Returns, once, the signal by which running commands must be told to end now.
+    /// Returns, once, the signal that must end running commands.
     pub(super) fn ends(&mut self, now: Instant) -> Option<i32> {
         let (why, since) = self.leaving.as_ref()?;
         if self.ended || self.running == 0 || now < *since + self.terms.grace {

@@ -1,4 +1,4 @@
-//! Messages whose locks answer by a script and remember the requests, for tests.
+//! Messages whose locks answer by a script, for tests.
 
 use std::collections::VecDeque;
 use std::sync::{Arc, Mutex};
@@ -18,7 +18,7 @@ use crate::queue::{About, Lock, Message, Session, Settlement};
 
 pub(crate) const LOCK: Duration = Duration::from_secs(60);
 
-/// A lock that gives these answers, one after another, and `Ok` after the last.
+/// Lock that gives these answers in turn, then `Ok`.
 #[derive(Default)]
 pub(crate) struct Scripted {
     pub(crate) renewals: Mutex<VecDeque<Result<(), Failure>>>,
@@ -26,7 +26,6 @@ pub(crate) struct Scripted {
     pub(crate) renewed: Mutex<u32>,
     pub(crate) asked: Mutex<Vec<Settlement>>,
     pub(crate) lasts: Mutex<Option<Duration>>,
-    /// Notified when the queue is to report, unasked, that the lock is lost.
     pub(crate) gone: tokio::sync::Notify,
 }
 

@@ -1,8 +1,7 @@
-//! Processes the messages of a session one after another, until the session is given up.
+//! Processes the messages of a session one after another.
 //!
-//! Run by a processor in place of a single message. Between two messages the last one's lease renews the
-//! session's lock. It must never begin a message before the queue has confirmed the settlement of the
-//! previous one: a doubt ends the session, and the next worker begins with that message.
+//! Between two messages the last one's lease renews the session's lock. No message may begin before the last
+//! settlement is confirmed: after a doubt, the next worker begins with that message.
 
 use std::fs::OpenOptions;
 use std::io::{self, Read as _};
@@ -27,9 +26,8 @@ use crate::queue::{Lock, Message, Session, Settlement};
 use crate::report;
 use crate::util::lock;
 
-/// Largest state that is stored, in bytes: the limit of a standard namespace.
+/// Largest state, in bytes: the limit of a standard namespace.
 const LARGEST_STATE: usize = 256 << 10;
-// Attempts to read the state, without which no message can be started.
 const ATTEMPTS: u32 = 3;
 
 impl MessageProcessor {
@@ -84,7 +82,7 @@ impl MessageProcessor {
                 .one(message, Arc::clone(&lease), Some(state), context, leaving)
                 .await;
             (done.earlier, begun) = (earlier, begun + u64::from(done.ran));
-            // Keep a successful dead-lettering: it counts, whatever came after it.
+            // A dead-lettering counts, whatever came after it.
             done.put_aside = done.put_aside.or(aside);
             if !done.ran
                 && let Some(left) = may_begin
@@ -162,7 +160,7 @@ fn sessions_end(context: &ProcessorContext, begun: u64) -> bool {
     most.is_some_and(|most| begun >= most)
 }
 
-/// Waits for --lock-delay, in which the previous worker learns of its loss, and reads the session's state.
+/// Waits for --lock-delay, in which the previous worker learns of its loss, then reads the state.
 async fn begin(
     session: &Arc<dyn Session>,
     lease: &MessageLease,
@@ -172,7 +170,7 @@ async fn begin(
     let delay = context.sessions.map(|sessions| sessions.lock_delay);
     let from = session.taken() + delay.unwrap_or_default();
     let ready = async {
-        // In short sleeps: the runtime's clock stops while the machine sleeps.
+        // Short: the runtime's clock stops while the machine sleeps.
         while let now = Instant::now()
             && now < from
         {
@@ -196,7 +194,7 @@ async fn begin(
         .unwrap_or(Err(stopped))
 }
 
-/// Waits for this while it renews the lock; returns `None` if the lock is lost or the worker leaves.
+/// Waits and renews; `None` if the lock is lost or the worker leaves.
 async fn keeping<T>(
     lease: &MessageLease,
     budget: &Budget,
@@ -213,7 +211,7 @@ async fn keeping<T>(
     }
 }
 
-/// State of a session whose lock this worker holds: no other client changes it.
+/// State of a session whose lock this worker holds.
 pub(super) struct SessionState(Arc<Shared>);
 
 struct Shared {
@@ -221,14 +219,13 @@ struct Shared {
     state: Mutex<State>,
 }
 
-/// Content of a state's file after the command, and the file's size.
+/// Content of the file, and its size.
 type Left = io::Result<(Vec<u8>, u64)>;
 
 #[derive(Default)]
 struct State {
     content: Vec<u8>,
     path: Option<PathBuf>,
-    /// Pending read of that file, if the disk has not answered yet.
     reading: Option<oneshot::Receiver<Left>>,
     instead: Option<Decision>,
 }
@@ -244,7 +241,6 @@ impl SessionState {
         }))
     }
 
-    /// Gives the message a lock that stores the state before it completes the message.
     fn with_lock(&self, message: Message) -> Message {
         *lock(&self.0.state) = State {
             content: self.content(),
@@ -254,7 +250,7 @@ impl SessionState {
             inner: Arc::clone(&message.lock),
             shared: Arc::clone(&self.0),
         });
-        // The lock may have been renewed since the message came, which only the session knows.
+        // The lock may have been renewed since the message came; only the session knows.
         let (t0, lock_time) = self.0.session.locked();
         Message {
             t0,
@@ -273,31 +269,26 @@ impl SessionState {
         (state.path, state.reading) = (Some(path), None);
     }
 
-    /// Returns the decision that replaced the original one about the current message.
     pub(super) fn instead(&self) -> Option<Decision> {
         lock(&self.0.state).instead.clone()
     }
 }
 
-/// The lock of a message that stores its session's state first.
+/// Lock that stores the session's state before it completes the message.
 ///
-/// State before message: after a failure between the two the message comes again, with a state that may
-/// include it already. In the opposite order the state would be lost.
+/// A failure between the two repeats the message, with a state that may include it. The opposite order would
+/// lose the state.
 struct LockWithState {
     inner: Arc<dyn Lock>,
     shared: Arc<Shared>,
 }
 
 impl LockWithState {
-    /// Stores the content of the command's file if it has changed.
-    ///
-    /// # Errors
-    /// `Fatal` if it can never be stored.
+    /// Stores the command's file if it has changed; `Fatal` if that can never work.
     async fn store(&self, give_up_at: Instant) -> Result<(), Failure> {
         let Some(path) = lock(&self.shared.state).path.clone() else {
             return Ok(());
         };
-        // Another client may have stored more, where the namespace allows that.
         let most = LARGEST_STATE.max(lock(&self.shared.state).content.len());
         // Read a hanging disk once, not with a new thread at each attempt.
         let reading = lock(&self.shared.state).reading.take();
@@ -335,7 +326,7 @@ impl LockWithState {
     }
 }
 
-/// Describes why a state is not stored. A temporary refusal by the machine must not dead-letter the message.
+/// Describes the failure: a temporary refusal by the machine must not dead-letter the message.
 fn not_stored(why: &io::Error) -> Failure {
     let of_the_moment = matches!(
         why.raw_os_error(),
@@ -351,11 +342,11 @@ fn not_stored(why: &io::Error) -> Failure {
     }
 }
 
-/// Reads a state's file, up to one byte more than `most`. A removed file is an empty state; if its directory
-/// is gone, too, the state is unknown.
+/// Reads up to one byte more than `most`. A removed file is an empty state; without its directory the state
+/// is unknown.
 fn read(path: &Path, most: usize) -> Left {
     let mut options = OpenOptions::new();
-    // The command may have replaced the file, by a link to another user's file or a pipe without a writer.
+    // It may be a link to another user's file by now, or a pipe without a writer.
     let options = options
         .read(true)
         .custom_flags(libc::O_NOFOLLOW | libc::O_NONBLOCK);
@@ -393,7 +384,7 @@ impl Lock for LockWithState {
             None => match self.store(give_up_at).await {
                 Ok(()) => None,
                 Err(Failure::Fatal { why, .. }) => {
-                    // No retry helps, and completed without its state the message would be half done.
+                    // Without its state the message would be half done.
                     Some(Decision::dead_letter("StateNotStored", why))
                 }
                 Err(failure) => return Err(failure),

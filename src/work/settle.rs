@@ -1,7 +1,7 @@
-//! The table that turns the end of a command into the settlement of its message. Pure.
+//! The table from the end of a command to the settlement of its message.
 //!
-//! Called when no process of the command is alive any more, and before anything runs. It must never settle a
-//! message whose lock was lost or in doubt: another worker may have it.
+//! Called once no process of the command is alive. It must never settle a message whose lock was lost or in
+//! doubt: another worker may have it.
 
 use std::ops::RangeInclusive;
 use std::time::Duration;
@@ -14,35 +14,33 @@ use crate::units;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Rules {
-    /// Number of attempts before a message is dead-lettered; at least 1. `None`: the queue counts by itself.
+    /// Attempts before a message is dead-lettered, at least 1; `None`: the queue counts.
     pub(super) max_attempts: Option<u32>,
-    /// Whether messages can be dead-lettered: those in a dead-letter queue already cannot.
+    /// False for a dead-letter queue.
     pub(super) puts_aside: bool,
     pub(super) retry_delay: Backoff,
     pub(super) dead_letter_exit: Vec<RangeInclusive<u8>>,
-    /// Exceptions from `dead_letter_exit`.
     pub(super) retry_exit: Vec<RangeInclusive<u8>>,
     pub(super) timeout: Option<Duration>,
-    /// Completes a message before its command starts.
     pub(super) at_most_once: bool,
 }
 
-/// Final result of a message. Its word appears in the log, the event log and the metrics.
+/// Final result of a message, for logs and metrics.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Outcome {
     Completed,
     Retried,
     DeadLettered,
-    /// Completed before its command started, which then failed: it does not come again.
+    /// Completed before its command, which then failed.
     Failed,
     Released,
-    /// The queue removed it before it was settled: its time to live had ended, or the queue was deleted.
+    /// Removed by the queue: its time had ended, or the queue was deleted.
     Expired,
-    /// Not settled, because the lock was lost, or in doubt at the deadline.
+    /// Not settled: the lock was lost, or in doubt at the deadline.
     Lost,
-    /// The queue did not confirm its settlement: it may come again.
+    /// Not confirmed by the queue: it may come again.
     Unconfirmed,
-    /// The queue refused its settlement: it comes again when its lock has expired.
+    /// Refused by the queue: it comes again when its lock has expired.
     Unsettled,
 }
 
@@ -64,10 +62,9 @@ impl Outcome {
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Decision {
-    /// Request to the queue; `None`: no request, because another worker may have the lock.
+    /// `None`: no request, because another worker may have the lock.
     pub(super) settlement: Option<Settlement>,
     pub(super) outcome: Outcome,
-    /// Reason, in one word for machines; `None` on success.
     pub(super) reason: Option<&'static str>,
 }
 
@@ -98,11 +95,9 @@ impl Decision {
         Decision::new(settlement, Some(reason))
     }
 
-    /// Returns the decision if the completion before the command was not confirmed, so that the command must
-    /// not start. `is_gone`: the message was gone before.
+    /// Returns a decision unless the completion was confirmed. `is_gone`: the message was gone before.
     pub(super) fn not_started(result: &Result<(), Failure>, is_gone: bool) -> Option<Decision> {
         let confirmed = result.is_ok() && !is_gone;
-        // The processor derives the final outcome from the queue's answer.
         (!confirmed).then_some(Decision {
             settlement: Some(Settlement::Complete),
             outcome: Outcome::Released,
@@ -110,7 +105,6 @@ impl Decision {
         })
     }
 
-    /// Turns the decision into that for a message completed before its command started.
     pub(super) fn completed_before(self) -> Decision {
         Decision {
             settlement: None,
@@ -152,10 +146,9 @@ impl Rules {
         }
     }
 
-    /// Returns a decision against running the message, if it was taken too often: a worker that is killed
-    /// with its command never reports.
+    /// A worker killed with its command never reports.
     pub(super) fn before_running(&self, attempt: u32) -> Option<Decision> {
-        // Greater, not equal: the last attempt is still to be made.
+        // The last attempt is still to be made.
         let most = self.max_attempts.filter(|most| attempt > *most)?;
         let detail = format!(
             "it was taken {attempt} times, --max-attempts is {most}: the workers that had it did not live to report"
@@ -167,8 +160,7 @@ impl Rules {
         if self.puts_aside {
             return Decision::dead_letter(reason, detail);
         }
-        // From a dead-letter queue nothing can be dead-lettered: the message stays, and comes again after
-        // a while.
+        // From a dead-letter queue: the message comes again after a while.
         Decision::new(Settlement::Retry(self.delay(attempt)), Some(reason))
     }
 
@@ -176,7 +168,6 @@ impl Rules {
         match run.cause {
             Some(Cause::Doubt { .. }) => Decision::nothing("LockInDoubt"),
             Some(Cause::Lost { .. }) => Decision::nothing("LockLost"),
-            // Regardless of its exit: its time was over.
             Some(Cause::CommandEnded | Cause::Stopped(_) | Cause::GuardianLost)
                 if run.timed_out =>
             {
@@ -194,7 +185,6 @@ impl Rules {
             Some(Cause::GuardianLost) => Decision::release("GuardianLost"),
             // The lock was granted too late to start anything under it.
             None => Decision::release("NotStarted"),
-            // Causes of locks that instances compete for.
             Some(
                 Cause::HandOver
                 | Cause::Cordoned { .. }

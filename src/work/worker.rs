@@ -1,7 +1,4 @@
-//! `trafficcop work`: opens the queue, forks a guardian for each processor, and takes messages until it is
-//! done.
-//!
-//! [`Scheduler`] decides what to do next, [`super::settle`] what happens to a message.
+//! `trafficcop work`: opens the queue, forks the guardians, and takes messages.
 
 use std::future::Future;
 use std::pin::Pin;
@@ -35,31 +32,29 @@ use crate::signals::{SignalEvent, Signals};
 use crate::status::REFUSED;
 
 const CLOSING: Duration = Duration::from_secs(2);
-/// Longest sleep between two looks at the clock: the runtime's clock stops while the machine sleeps.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
-/// Works on the messages of `config`'s queue.
-///
-/// Call this while the process has one thread: it forks the guardians.
+/// Works on the messages of `config`'s queue. Call it while the process has one thread: it forks the
+/// guardians.
 ///
 /// # Errors
 /// If the worker cannot start.
 pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
     if let Some(errno) = not_runnable(&config.command) {
-        // Better now than with the first message, which would be taken in vain.
+        // Not with the first message, which would be taken in vain.
         let why = Why::NotStarted {
             errno: errno as i32,
         };
         return Ok(said(&why, &config, None));
     }
     refuse_unusable_script(&config.command)?;
-    // First: a worker whose --listen fails must not begin to take messages.
+    // First: a worker whose --listen fails must not take messages.
     let listener = config
         .listen
         .as_ref()
         .map(serve::Listener::bind)
         .transpose()?;
-    // This sends nothing: a connection may start a thread, and there must be none at the fork.
+    // Sends nothing: a connection may start a thread, and there must be none at the fork.
     let queue = open(&config)?;
     let sessions = config.source.sessions();
     let base = directories(&config)?;
@@ -84,7 +79,7 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
     if let Some(listener) = listener {
         observer.serve(server(listener, &*queue, &guardians)?);
     }
-    // Two flags: the first stop ends the taking, the second one ends everything.
+    // The first stop ends the taking, the second one everything.
     let (leaving, hurry) = (watch::Sender::new(false), watch::Sender::new(false));
     let context = ProcessorContext {
         queue: queue.name().to_owned(),
@@ -151,7 +146,6 @@ async fn begin(
         posts.push(post);
         idle.push(MessageProcessor {
             number,
-            // Inside the runtime, which polls the guardian's socket.
             handle: guardian.attend().map_err(no_guardian)?,
             signals: Signals::relayed(relay),
             lost: false,
@@ -164,8 +158,7 @@ async fn begin(
         idle_exit: config.idle_exit,
         grace: config.grace,
         auth_patience: config.auth_patience,
-        // One session a request: if a processor becomes free meanwhile, a new request would go to the end of
-        // the line.
+        // One session a request: a replaced request would go to the end of the line.
         batch: match context.sessions {
             Some(_) => 1,
             None => BATCH,
@@ -173,7 +166,7 @@ async fn begin(
         waits: queue.waits(),
     };
     let mut worker = Worker {
-        // Only after the queue was checked: from here on it counts the time without a message.
+        // Not before: it counts the time without a message.
         scheduler: Scheduler::new(terms, config.seed, Instant::now()),
         queue: Arc::clone(&queue),
         context: Arc::new(context),
@@ -189,7 +182,7 @@ async fn begin(
         Ok(Some(signal)) => Ok(Why::Stopped(signal)),
         Err(missing) => Err(missing),
     };
-    // Before anything slow: the service manager and the status show at once that the worker stops.
+    // Before anything slow: the service manager sees it at once.
     observer.stops();
     queue.close(Instant::now() + CLOSING).await;
     let idle = worker.idle.into_iter();
@@ -207,11 +200,10 @@ async fn begin(
     Ok(leave)
 }
 
-/// Logs why the worker leaves, and returns its exit.
 fn said(why: &Why, config: &config::Work, last: Option<&Done>) -> ExitAction {
     // Only with --once does the worker exit as its command did.
     let last = last.filter(|_| config.once && *why == Why::Enough);
-    // The conflict status (0 here) is for locks that instances compete for.
+    // The conflict status (0) is for contended locks.
     let leave = ExitAction::of(&ending(why, last), 0);
     let exit = leave.status();
     let event = "done";
@@ -231,7 +223,7 @@ fn said(why: &Why, config: &config::Work, last: Option<&Done>) -> ExitAction {
     leave
 }
 
-/// Returns the worker's end in terms of the core, which has the exit statuses. `last`: the message of --once.
+/// Returns the end in terms of the core, which has the exit statuses. `last`: the message of --once.
 fn ending(why: &Why, last: Option<&Done>) -> Ending {
     let cause = match why {
         Why::Stopped(signal) => Cause::Stopped(*signal),
@@ -253,7 +245,7 @@ fn ending(why: &Why, last: Option<&Done>) -> Ending {
     let exit = match last {
         None => (cause == Cause::CommandEnded).then_some(Exit::Code(0)),
         Some(last) => last.exit.filter(|exit| match last.outcome {
-            // The work may be done again, so its exit status does not count.
+            // The work may be done again: its exit does not count.
             Outcome::Lost | Outcome::Unconfirmed | Outcome::Unsettled => false,
             // Exit 0 of a command that was told to end is no success.
             _ => last.succeeded || *exit != Exit::Code(0),
@@ -278,7 +270,6 @@ struct Worker {
     context: Arc<ProcessorContext>,
     idle: Vec<MessageProcessor>,
     running: FuturesUnordered<Job>,
-    /// Channels that pass signals on to each processor's message.
     posts: Vec<mpsc::UnboundedSender<SignalEvent>>,
     hurry: watch::Sender<bool>,
     leaving: watch::Sender<bool>,
@@ -298,7 +289,7 @@ impl Worker {
             if let Some(left) = &self.context.may_begin {
                 self.scheduler.may_begin(left.load(Ordering::Acquire));
             }
-            // Withdraws a waiting request as soon as it is not wanted: its messages would be locked in vain.
+            // An unwanted request locks messages in vain.
             if self.queue.waits() && (self.scheduler.is_leaving() || !self.scheduler.is_taking()) {
                 taking = None;
             }
@@ -339,8 +330,7 @@ impl Worker {
                 Some(())
             };
             tokio::select! {
-                // Signals first; and finished messages before new ones, so that a processor is free for
-                // those.
+                // Signals first; finished messages before new ones, which need a free processor.
                 biased;
                 asked = signals.next() => self.asked(asked),
                 Some((processor, done)) = self.running.next(), if !self.running.is_empty() => {
@@ -401,7 +391,7 @@ impl Worker {
                 }
                 Stop::Again => {}
             },
-            // For all commands: the signal does not tell which one it is for.
+            // For all: the signal does not tell which command it is for.
             SignalEvent::Pass(_) => self.tell(&asked),
             // `work` does not listen to the platform's announcements.
             SignalEvent::Cordon(_) | SignalEvent::CommandStopping => {}
@@ -413,7 +403,7 @@ impl Worker {
         }
     }
 
-    /// Leaves when an idle guardian is lost: no message may be given to it.
+    /// An idle guardian that is lost must not get a message.
     fn on_event(&mut self, event: &WorkloadEvent) {
         if *event == WorkloadEvent::Lost {
             tracing::error!("a guardian died or fell silent: taking no more messages");
@@ -448,7 +438,7 @@ impl Worker {
         let mut count = 0;
         for message in messages {
             let Some(processor) = self.idle.pop() else {
-                // The queue sent more than requested: the message comes again when its lock has expired.
+                // More than requested: it comes again when its lock has expired.
                 continue;
             };
             count += 1;
@@ -475,7 +465,7 @@ impl Worker {
             let why = why.clone();
             self.scheduler.leave(now, Why::NoHandover { why });
         }
-        // ETIME means that the deadline had passed at the start: no fault of the command.
+        // ETIME: the deadline had passed at the start: no fault of the command.
         if let Some(errno) = done.errno.filter(|errno| *errno != Errno::ETIME as i32) {
             self.scheduler.leave(now, Why::NotStarted { errno });
         }

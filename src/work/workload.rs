@@ -1,7 +1,7 @@
-//! The command of one message, as the driver sees it: started once, under one guardian.
+//! The command of one message, as the driver sees it.
 //!
-//! It also ends a command that exceeds --timeout, or at a second stop signal. To the core that command ended
-//! by itself; the table ([`super::settle`]) decides what it means. Nothing in here may block.
+//! It also ends a command at --timeout or at a second stop signal; to the core, that one ended by itself.
+//! Nothing here may block.
 
 use std::ffi::OsString;
 use std::future::pending;
@@ -24,7 +24,6 @@ use crate::guardian::{GuardianHandle, SpawnRequest};
 use crate::notify::{PRIVATE, VARIABLE};
 use crate::queue::Settlement;
 
-/// Longest sleep between two looks at the clock: the runtime's clock stops while the machine sleeps.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(60);
 
 pub(super) struct MessageWorkload<'a> {
@@ -44,10 +43,8 @@ pub(super) struct Progress {
     began: Option<Instant>,
     ended: Option<Instant>,
     pub(super) exit: Option<Exit>,
-    /// The command exceeded its time, and was told to end.
     pub(super) timed_out: bool,
     hurried: bool,
-    /// The queue reported, unasked, that the lock is lost.
     pub(super) lost: bool,
     pub(super) stuck: bool,
     pub(super) errno: Option<i32>,
@@ -69,7 +66,7 @@ impl Progress {
 impl MessageWorkload<'_> {
     fn times_out_at(&self) -> Instant {
         let progress = &self.progress;
-        // Once its main process has ended, the guardian drains the rest: that is no timeout.
+        // The guardian drains the rest: that is no timeout.
         if progress.timed_out || progress.ended.is_some() {
             return Instant::FOREVER;
         }
@@ -88,7 +85,7 @@ impl MessageWorkload<'_> {
             }
             WorkloadEvent::NotStarted { errno } => self.progress.errno = Some(*errno),
             WorkloadEvent::TreeStuck => self.progress.stuck = true,
-            // If its exit is unknown: otherwise its duration would grow until the report.
+            // Its duration would grow until the report.
             WorkloadEvent::TreeEmpty { at } => drop(self.progress.ended.get_or_insert(*at)),
             _ => {}
         }
@@ -98,13 +95,13 @@ impl MessageWorkload<'_> {
 #[async_trait]
 impl Workload for MessageWorkload<'_> {
     fn start(&mut self, start: Start) {
-        // A loss since the last message was not noticed yet: the message may be another worker's now.
+        // A loss was not noticed yet: the message may be another worker's.
         if let Some(why) = self.held.lost().now_or_never() {
             self.progress.lost = true;
             tracing::warn!("{why}: not starting the command");
             return self.handle.refuse(Errno::ETIME as i32);
         }
-        // Before the order, so that --timeout includes the exec.
+        // Before the order: --timeout includes the exec.
         self.progress.began = Some(Instant::now());
         let mut env = std::mem::take(&mut self.env);
         env.append(&mut self.message_io.env);
@@ -124,7 +121,7 @@ impl Workload for MessageWorkload<'_> {
             stop_to: self.context.stop_to,
             lock: self.message_io.lock.take(),
             input: self.message_io.input.take(),
-            // A guardian cannot settle messages: if this worker dies, the lock expires by itself.
+            // A guardian cannot settle messages: the lock expires by itself.
             release_info: Vec::new(),
         });
     }
@@ -134,7 +131,7 @@ impl Workload for MessageWorkload<'_> {
     }
 
     fn drain(&mut self, signal: i32, end_of_grace: Instant) {
-        // The second signal may have come before this message's command ran.
+        // The second signal may have come before this command.
         if self.progress.hurried || *self.hurry.borrow() {
             self.handle.kill();
         } else {
@@ -150,10 +147,9 @@ impl Workload for MessageWorkload<'_> {
         self.handle.signal(signal);
     }
 
-    /// Leaves the command running under its deadline: messages do not come from a terminal.
+    /// Messages do not come from a terminal.
     fn pause(&mut self) {}
 
-    /// Does nothing: there is no such information, because a lock expires by itself.
     fn forget_release_info(&mut self) {}
 
     fn gives_back(&mut self, cause: Option<&Cause>, exit: Option<Exit>) {
@@ -168,7 +164,7 @@ impl Workload for MessageWorkload<'_> {
                 timed_out: self.progress.timed_out,
             })
         };
-        // A message that its lock keeps away is settled by the processor, after the delay.
+        // A message that its lock keeps away is settled after the delay.
         let at_once = |settlement: &Settlement| {
             let delay = self.context.keeps_away(Some(settlement));
             delay.is_none_or(|delay| delay.is_zero())
@@ -184,20 +180,19 @@ impl Workload for MessageWorkload<'_> {
             let due = self.times_out_at();
             let now = Instant::now();
             if now >= due {
-                // If this process was stopped, the command may have ended in time, with its event unread: the
-                // time may run out between two events.
+                // The command may have ended in time while this process was stopped, with its event unread.
                 if let Some(event) = self.handle.next_event().now_or_never() {
                     self.on_event(&event);
                     return event;
                 }
                 self.progress.timed_out = true;
-                // The core will believe that the command ended by itself; the table knows about the timeout.
+                // The core takes this for an end by itself.
                 let (signal, grace) = (self.context.stop_signal, self.context.kill_after);
                 self.handle.drain(signal, now + grace);
                 continue;
             }
             let hurried = async {
-                // Only once: the flag stays true, and this loop would send one SIGKILL after another.
+                // Once: the flag stays true, and each round would send a SIGKILL.
                 if self.progress.hurried || self.hurry.wait_for(|hurry| *hurry).await.is_err() {
                     pending::<()>().await;
                 }
@@ -210,15 +205,13 @@ impl Workload for MessageWorkload<'_> {
             };
             tokio::select! {
                 biased;
-                // First, because another worker may have the message: even a normal exit does not count any
-                // more.
+                // First: another worker may have the message, so even a normal exit does not count.
                 why = gone => {
                     self.progress.lost = true;
                     tracing::warn!("{why}: killing the command");
                     self.handle.kill();
                 }
-                // Before the hurry and the timeout: a command that has just ended is neither killed nor too
-                // late.
+                // Before hurry and timeout: a command that has just ended is neither killed nor late.
                 event = self.handle.next_event() => {
                     self.on_event(&event);
                     return event;
@@ -239,7 +232,6 @@ mod tests {
     use crate::guardian::scripted::{Plays, guardian};
     use crate::work::scripted;
 
-    /// A worker may be stopped, and continued after the command's time is over.
     #[tokio::test]
     async fn unread_exit_counts_before_the_timeout() {
         let (_leave, leaving) = watch::channel(false);

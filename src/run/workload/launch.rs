@@ -1,5 +1,3 @@
-//! Start requests of `run` with their environment.
-
 use std::ffi::OsString;
 use std::time::Duration;
 
@@ -26,8 +24,8 @@ pub(super) fn env_of_a_standby(store: &dyn LeaseStore) -> Vec<(OsString, OsStrin
     ]
 }
 
-/// Returns the variables to remove unless they are set here: those of an outer trafficcop, which are about another
-/// lock, and those of the service manager, with whose socket any process could send MAINPID or STOPPING as trafficcop.
+/// Returns variables to remove: an outer trafficcop's, about another lock, and the service manager's, with
+/// whose socket any process could act as trafficcop.
 pub(in crate::run) fn not_inherited() -> Vec<OsString> {
     let of_a_tenure = [TOKEN, HOLDER, SLOT, CAUSE, TASK, PERIOD];
     PRIVATE
@@ -38,7 +36,6 @@ pub(in crate::run) fn not_inherited() -> Vec<OsString> {
 }
 
 impl Parts {
-    /// Tells the guardian the release info for the time without a tenure, and returns it.
     pub(super) fn tell_standing_release(&mut self) -> Vec<u8> {
         let orphan_release = self.store.orphan_release().unwrap_or_default();
         let release_info = orphan_release.release_info.unwrap_or_default();
@@ -53,7 +50,7 @@ impl Parts {
 const FORCED_PAUSE: Duration = Duration::from_millis(100);
 
 impl CommandWorkload {
-    /// Sends SIGSTOP to a command that did not stop in time, then goes on as if it had stopped.
+    /// Sends SIGSTOP to a command that did not stop, then goes on as if it had.
     pub(super) fn pause_is_over(&mut self) {
         if let Some((_, until)) = &mut self.pausing
             && !std::mem::replace(&mut self.is_forced, true)
@@ -65,14 +62,13 @@ impl CommandWorkload {
         self.on_event(WorkloadEvent::Stopped);
     }
 
-    /// Stops this process until it is continued; the guardian goes on.
     pub(super) fn stop_ourselves(&mut self, asked: StopAsked) {
         self.pausing = None;
         if let Err(why) = guardian::stop_ourselves(asked) {
             tracing::warn!("cannot stop: {why}");
         }
         if self.hooks.on().is_some() {
-            // The command stopped with this process, and no other process would continue it.
+            // The command stopped with this process: nothing else would continue it.
             self.parts.handle.resume();
         }
     }
@@ -94,14 +90,14 @@ impl CommandWorkload {
         env
     }
 
-    /// Returns a start request under the lease, or an error number.
     pub(super) fn under_the_lease(
         &self,
         program: u8,
         stop_signal: i32,
         deadlines: Deadlines,
     ) -> Result<SpawnRequest, i32> {
-        // Without what keeps the lock it would run on next to the next holder once supervisor and guardian are gone.
+        // Without what keeps the lock, it would run on beside the next holder after the death of supervisor
+        // and guardian.
         let orphan_release = self.parts.store.orphan_release();
         let orphan_release =
             orphan_release.map_err(|error| error.raw_os_error().unwrap_or(libc::EIO))?;

@@ -1,5 +1,3 @@
-//! Tests of the worker's scheduler.
-
 use super::*;
 
 const T: Instant = Instant::from_nanos(1_000_000_000_000);
@@ -28,7 +26,6 @@ fn scheduler(terms: SchedulerConfig) -> Scheduler {
     Scheduler::new(terms, 7, T)
 }
 
-/// Takes so many messages from the queue.
 fn take(scheduler: &mut Scheduler, now: Instant, count: usize) {
     assert!(matches!(scheduler.next(now), Next::Take(wanted) if wanted >= count));
     scheduler.takes(now, 4);
@@ -93,7 +90,6 @@ fn max_messages_is_never_exceeded() {
     assert_eq!(scheduler.next(T), Next::Take(3));
     take(&mut scheduler, T, 2);
     assert_eq!(scheduler.next(T), Next::Take(1));
-    // A message that was dead-lettered without a run does not count.
     scheduler.done(T, false);
     assert_eq!(scheduler.next(T), Next::Take(2));
     take(&mut scheduler, T, 2);
@@ -245,7 +241,6 @@ fn stop_ends_running_commands_after_the_grace() {
     assert_eq!(scheduler.next(T + secs(32)), Next::Leave(Why::Stopped(15)));
 }
 
-/// A process of a command may still be alive: no stop request may hide that.
 #[test]
 fn possible_overlap_overrides_every_reason_to_leave() {
     let leaves = |first: fn(&mut Scheduler), second: fn(&mut Scheduler)| {
@@ -327,7 +322,7 @@ fn waiting_request_is_replaced_when_more_processors_are_free() {
     assert_eq!(scheduler.next(T), Next::Take(4));
     scheduler.takes(T, 4);
     assert_eq!(scheduler.next(T + secs(50)), Next::Wait(Instant::FOREVER));
-    // One came; the other three are requested again, and a fourth when a processor is free.
+    // One came; three are requested again, a fourth when a processor is free.
     scheduler.took(T + secs(50), 1);
     assert_eq!(scheduler.next(T + secs(50)), Next::Take(3));
     scheduler.takes(T + secs(50), 3);
@@ -335,7 +330,6 @@ fn waiting_request_is_replaced_when_more_processors_are_free() {
     scheduler.done(T + secs(51), true);
     assert_eq!(scheduler.next(T + secs(51)), Next::Take(4));
     scheduler.takes(T + secs(51), 4);
-    // It has waited in vain, and is asked again without a pause.
     scheduler.took(T + secs(111), 0);
     assert_eq!(scheduler.next(T + secs(111)), Next::Take(4));
     // An answer without a wait is followed by a pause, and so is a failure.
@@ -470,7 +464,6 @@ fn late_batch_is_halved() {
         };
         now = at;
     }
-    // One more after each request that was filled.
     for most in 1..4 {
         assert_eq!(many.next(now), Next::Take(most));
         many.takes(now, most);
@@ -479,7 +472,7 @@ fn late_batch_is_halved() {
     many.takes(now, 4);
     many.took(now, 1);
     assert_eq!(many.next(now), Next::Take(4));
-    // A batch that was too large is rarely retried: each retry costs every message an attempt.
+    // Each retry of too large a batch costs every message an attempt.
     let (mut poor, mut now, mut lost) = (slow(64), T, 0);
     for _ in 0..300 {
         let most = match poor.next(now) {
@@ -501,7 +494,6 @@ fn late_batch_is_halved() {
         now = now + secs(1);
     }
     assert!(lost < 100, "{lost}");
-    // Half of the request, not of the limit.
     let mut four = slow(4);
     four.takes(T, 4);
     four.took_nothing(T, "no answer".into(), None);
@@ -532,14 +524,12 @@ fn no_session_is_taken_beyond_max_messages() {
     scheduler.took(T, 1);
     assert_eq!(scheduler.next(T), Next::Take(1));
     scheduler.takes(T, 1);
-    // The session has started one, which leaves nine for another session.
+    // The session has started one: nine are left for another.
     scheduler.may_begin(9);
     assert!(scheduler.is_taking());
-    // It has started all of them: the request under way is withdrawn, and no other is made.
     scheduler.may_begin(0);
     assert!(!scheduler.is_taking());
     assert_eq!(scheduler.next(T), Next::Wait(Instant::FOREVER));
-    // The last one was not run after all.
     scheduler.may_begin(1);
     assert_eq!(scheduler.next(T), Next::Take(1));
     scheduler.takes(T, 1);

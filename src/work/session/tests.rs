@@ -1,5 +1,3 @@
-//! Tests of a session with a queue in memory and a guardian that plays a script.
-
 use std::collections::VecDeque;
 use std::sync::atomic::{AtomicBool, AtomicU64};
 
@@ -11,22 +9,20 @@ use crate::guardian::scripted::{Plays, Started, guardian};
 use crate::signals::Signals;
 use crate::work::scripted::{self, LOCK};
 
-/// The session `s-1` of a queue in memory.
 #[derive(Default)]
 struct InMemory {
-    /// Messages of the session, each with its next attempt.
+    /// Each with its next attempt.
     messages: Mutex<VecDeque<(&'static str, u32)>>,
-    /// Requests and runs, in their order.
     did: Mutex<Vec<String>>,
     state: Mutex<Vec<u8>>,
-    /// Answers to settlements and to stores of the state: `Ok` after the last.
+    /// `Ok` after the last.
     settlements: Mutex<VecDeque<Result<(), Failure>>>,
     states: Mutex<VecDeque<Result<(), Failure>>>,
     gone: Notify,
     /// The loss is reported when the next message is about to start.
     gone_by_the_next: AtomicBool,
     lock_time: Option<Duration>,
-    /// One suspension of the worker, when it next listens for a loss.
+    /// A suspension of the worker when it next listens for a loss.
     standstill: Mutex<Duration>,
 }
 
@@ -143,14 +139,12 @@ impl Session for InMemorySession {
     }
 }
 
-/// Writes the state file of this command.
 fn leaves(started: &Started, state: &str) {
     let path = started.variable("TRAFFICCOP_SESSION_STATE_FILE");
     std::fs::write(path, state).expect("its state's file");
 }
 
-/// Works on the session, each command as `plays` says, until it is given up. `leave` turns true when the
-/// worker is to stop.
+/// Works on the session, each command by `plays`. `leave` turns true when the worker is to stop.
 async fn works(
     session: &Arc<InMemory>,
     messages: Option<u64>,
@@ -159,7 +153,6 @@ async fn works(
     works_of(session, messages, None, plays).await
 }
 
-/// Like [`works`], but the worker may start no more than `may_begin` messages.
 async fn works_of(
     session: &Arc<InMemory>,
     messages: Option<u64>,
@@ -267,7 +260,7 @@ async fn session_ends_after_session_messages() {
     assert!(done.idle_since.is_none() && done.earlier == 1);
 }
 
-/// The session must not wait for a message that the worker could not start.
+/// The session must not wait for a message that cannot start.
 #[tokio::test]
 async fn session_ends_after_max_messages() {
     let session = InMemory::of(&["a", "b", "c"]);
@@ -427,13 +420,12 @@ async fn lost_settlement_ends_the_session_and_keeps_the_state() {
 async fn session_lost_during_its_lock_delay_runs_nothing() {
     let session = InMemory::of(&["a"]);
     session.gone.notify_one();
-    // The session is lost during its lock delay.
     let done = works(&session, None, |_, _| Plays::Exits(0)).await;
     assert_eq!(session.did(), ["closed"]);
     assert!(!done.ran && done.idle_since.is_none());
 }
 
-/// Another client stored this state, on a namespace that allows more.
+/// Stored by another client where the namespace allows more.
 #[tokio::test]
 async fn unchanged_oversized_state_is_no_error() {
     let session = InMemory::of(&["a", "b"]);
@@ -485,8 +477,8 @@ async fn message_of_a_lost_session_is_not_started() {
     assert!(!done.ran);
 }
 
-/// Runs a session whose worker is suspended from the end of its first command until the lock's time is over;
-/// `said` is the queue's answer to the state.
+/// Suspends the worker from its first command's end until the lock's time is over; `said`: the queue's answer
+/// to the state.
 async fn stands_still(said: Option<Result<(), Failure>>) -> Vec<String> {
     let lock_time = Duration::from_secs(2);
     let mut session = InMemory::of(&["a"]);
