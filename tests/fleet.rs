@@ -201,7 +201,8 @@ fn the_promise_holds_in_every_schedule() {
     });
     print(&format!(
         "fleet: {} schedules (seeds {first}..), {} events, {} tenures, {} hand-overs, {} drains or \
-         kills, {} cordons heard of ({} of them in control), {} times not fit; {} overlaps that nobody could have prevented, {} of them told, {} not to be known\n\
+         kills, {} cordons heard of ({} of them in control), {} times not fit; {} overlaps that nobody could have \
+         prevented, {} of them told, {} not to be known\n\
          fleet: schedules, tenures and hand-overs: {:?}\n\
          fleet: faults {:?}\n\
          fleet: on shared drives {:?}\n",

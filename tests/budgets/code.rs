@@ -93,7 +93,8 @@ pub(crate) fn figures() -> BTreeMap<String, usize> {
 
 #[test]
 fn comments_blanks_and_test_modules_are_not_code() {
-    let text = "//! Doc.\n\nfn f() {\n    // Why.\n    g();\n}\n\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn t() {}\n}\nfn h() {}\n";
+    let text = "//! Doc.\n\nfn f() {\n    // Why.\n    g();\n}\n\n\
+        #[cfg(test)]\nmod tests {\n    #[test]\n    fn t() {}\n}\nfn h() {}\n";
     assert_eq!(count(text), (5, 4));
     assert!(
         is_test(Path::new("crates/core/src/tenure/tests/table.rs"))

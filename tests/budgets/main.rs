@@ -81,7 +81,8 @@ fn exceeded(table: &BTreeMap<String, Row>, today: &BTreeMap<String, usize>) -> V
         match table.get(name) {
             None => wrong.push(format!("{name}: {figure}, and no row in tests/budgets/table.txt")),
             Some(row) if *figure > row.ceiling => wrong.push(format!(
-                "{name}: {figure} is above its ceiling of {} (budget {}): take something out, ceilings are never raised",
+                "{name}: {figure} is above its ceiling of {} (budget {}): take something out, ceilings are never \
+                 raised",
                 row.ceiling, row.budget
             )),
             Some(_) => {}

@@ -326,7 +326,8 @@ fn sentences_end_at_full_stops_table_cells_and_list_items() {
 
 #[test]
 fn test_names_that_begin_like_riddles_are_counted() {
-    let text = "#[test]\nfn who_waits() {}\n#[tokio::test]\n#[cfg(x)]\nasync fn second_sigterm_kills() {}\nfn what() {}";
+    let text = "#[test]\nfn who_waits() {}\n\
+        #[tokio::test]\n#[cfg(x)]\nasync fn second_sigterm_kills() {}\nfn what() {}";
     let names = test_names(text);
     assert_eq!(names, ["who_waits", "second_sigterm_kills"]);
     assert_eq!(names.iter().filter(|name| is_riddle(name)).count(), 1);

@@ -512,7 +512,8 @@ fn no_order_of_calls_breaks_a_promise() {
         let faults = bound.faults;
         let (found, violation) = search(*begin, bound);
         print(&format!(
-            "interleavings: {name}, {faults} faults: {} orders of up to {} choices ({} calls), {} left as no others, {:.1} s\n",
+            "interleavings: {name}, {faults} faults: {} orders of up to {} choices ({} calls), {} left as no others, \
+             {:.1} s\n",
             found.orders,
             found.longest,
             found.calls,

@@ -453,7 +453,8 @@ fn tour(bound: Bound, (part, parts): (usize, usize)) {
     let mut graph = Graph::explore(bound);
     let played = graph.transitions - graph.left_out.values().sum::<usize>();
     print(&format!(
-        "tour: {} transitions of {} states to {bound:?}; {played} can be played (not: {:?}), from {} places; after {:.1} s\n",
+        "tour: {} transitions of {} states to {bound:?}; {played} can be played (not: {:?}), from {} places; after \
+         {:.1} s\n",
         graph.transitions,
         graph.states,
         graph.left_out,

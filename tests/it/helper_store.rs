@@ -416,7 +416,8 @@ fn doctor_races_writers_and_tells_what_a_helper_lacks() {
     // It compares first, and writes when another has compared, too.
     let code = "if [ \"$1\" = put ]; then [ \"$(tag)\" = \"$3\" ] || exit 4; mkdir -p \"$STORE/compared\"; \
                 : >\"$STORE/compared/$$\"; n=0; \
-                while [ \"$(ls \"$STORE/compared\" | wc -l)\" -lt 2 ] && [ $n -lt 300 ]; do sleep 0.1; n=$((n + 1)); done; \
+                while [ \"$(ls \"$STORE/compared\" | wc -l)\" -lt 2 ] && [ $n -lt 300 ]; do \
+                sleep 0.1; n=$((n + 1)); done; \
                 cat >\"$entry.$$\"; mv \"$entry.$$\" \"$entry\"; exit 0; fi";
     fault(&scene, "before", code);
     let bad = verb(&scene, "doctor").finish();

@@ -534,7 +534,8 @@ fn leftovers_of_a_condition_are_killed_before_its_answer_counts() {
     let place = Place::on_file();
     let left = place.path("one", "left");
     let daemon = format!(
-        "(trap '' TERM HUP; exec setsid sh -c 'echo $$ > {left}; sleep 1000') & while ! test -s {left}; do sleep 0.01; done"
+        "(trap '' TERM HUP; exec setsid sh -c 'echo $$ > {left}; sleep 1000') & \
+         while ! test -s {left}; do sleep 0.01; done"
     );
     // The command sees nothing of it.
     let finished = place

@@ -234,7 +234,8 @@ pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
         );
     }
     eprintln!(
-        "judge: {count} messages, {runs} runs, {} dead-lettered, {troubles} troubles, {} s, seed {seed}: no overlap, none lost",
+        "judge: {count} messages, {runs} runs, {} dead-lettered, {troubles} troubles, {} s, seed {seed}: no overlap, \
+         none lost",
         aside.len(),
         Instant::now().since(begin).as_secs()
     );

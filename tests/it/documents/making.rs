@@ -68,7 +68,8 @@ pub(crate) fn by_variable(option: &str) -> String {
     let variable = option.replace("--", "TRAFFICCOP_").replace('-', "_");
     let variable = variable.to_uppercase();
     format!(
-        "Every option can be set by a variable as well, {option} by {variable}, say; the command line wins, and an empty variable counts as unset."
+        "Every option can be set by a variable as well, {option} by {variable}, say; the command line wins, and an \
+         empty variable counts as unset."
     )
 }
 

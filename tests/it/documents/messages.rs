@@ -211,7 +211,8 @@ fn messages_are_in_plain_english() {
 
 #[test]
 fn strings_are_found_and_comments_are_not() {
-    let source = "// \"a comment\"\nsay(\"a \\\"b\\\" \\\n    c\", '\"');\nassert!(x, \"not this\");\nlet r = r#\"a \"raw\" one\"#;\n#[cfg(test)]\nmod tests {\n\"nor that\"";
+    let source = "// \"a comment\"\nsay(\"a \\\"b\\\" \\\n    c\", '\"');\nassert!(x, \"not this\");\n\
+        let r = r#\"a \"raw\" one\"#;\n#[cfg(test)]\nmod tests {\n\"nor that\"";
     let found = strings(source);
     let expected = [
         (2, "a \\\"b\\\" c".to_owned()),

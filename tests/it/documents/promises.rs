@@ -31,7 +31,8 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
         "trafficcop-guarantees - what trafficcop promises, and what it cannot",
     )]);
     page.control("SH", ["DESCRIPTION"]);
-    page.text([roman("No process of the command's tree is alive at a moment when another instance could have been given control. And the command is never stopped without need.")]);
+    page.text([roman("No process of the command's tree is alive at a moment when another instance could have been \
+        given control. And the command is never stopped without need.")]);
     page.control("PP", []);
     page.text(inlines(guarantees::TIMES));
     page.control("PP", []);

@@ -103,7 +103,8 @@ fn a_run_goes_through_the_functions_that_are_listed() {
 
 #[test]
 fn a_list_that_is_not_true_is_seen() {
-    let source = "impl A {\n    fn go() {\n        stop();\n    }\n}\nimpl T for B {\n    fn go(\n        x: u8,\n    ) {\n        A::go(); // not stop()\n    }\n}\n";
+    let source = "impl A {\n    fn go() {\n        stop();\n    }\n}\n\
+        impl T for B {\n    fn go(\n        x: u8,\n    ) {\n        A::go(); // not stop()\n    }\n}\n";
     let of_a = body(source, "A::go").expect("it is there");
     let of_b = body(source, "B::go").expect("it is there");
     assert!(calls(of_a, "stop") && !calls(of_b, "stop"));

@@ -400,7 +400,9 @@ pub fn connection_string(bytes: &[u8]) {
 fn connection_strings() -> Vec<Vec<u8>> {
     [
         format!("DefaultEndpointsProtocol=https;AccountName=acct;AccountKey={KEY};EndpointSuffix=core.windows.net"),
-        format!("BlobEndpoint=https://acct.blob.core.windows.net/;QueueEndpoint=https://acct.queue.core.windows.net;SharedAccessSignature=sv=2024-11-04&sr=c&sp=rw&sig={SIGNATURE}%3D"),
+        format!("BlobEndpoint=https://acct.blob.core.windows.net/;\
+             QueueEndpoint=https://acct.queue.core.windows.net;\
+             SharedAccessSignature=sv=2024-11-04&sr=c&sp=rw&sig={SIGNATURE}%3D"),
         format!("AccountName=devstoreaccount1;AccountKey={KEY};BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1"),
         "UseDevelopmentStorage=true".to_owned(),
     ]
@@ -617,7 +619,9 @@ fn event_logs() -> Vec<Vec<u8>> {
     let line = |who: &str, seq: u64, at: u64, event: &str, more: &str| {
         let (second, milli) = (at / 1000, at % 1000);
         format!(
-            "{{\"v\":1,\"time\":\"2026-01-01T00:00:{second:02}.{milli:03}Z\",\"boottime_ns\":{},\"boot_id\":\"b\",\"host\":\"h\",\"identity\":\"{who}\",\"pid\":7,\"run\":1,\"seq\":{seq},\"lock\":\"file:/x\",\"event\":\"{event}\"{more}}}\n",
+            "{{\"v\":1,\"time\":\"2026-01-01T00:00:{second:02}.{milli:03}Z\",\"boottime_ns\":{},\"boot_id\":\"b\",\
+             \"host\":\"h\",\"identity\":\"{who}\",\"pid\":7,\"run\":1,\"seq\":{seq},\
+             \"lock\":\"file:/x\",\"event\":\"{event}\"{more}}}\n",
             at * 1_000_000
         )
     };

@@ -185,7 +185,8 @@ fn costs_control(run: Run<'_>, url: &str, why: &str) {
 fn untrusted_server_fails_the_check_with_advice() {
     let scene = Scene::new();
     let server = Server::that(Begins::With(Arc::clone(&authority().server)), WELL);
-    let untrusted = "met a certificate whose issuer is not trusted on this machine: name the authority's in SSL_CERT_FILE";
+    let untrusted = "met a certificate whose issuer is not trusted on this machine: name the authority's in \
+        SSL_CERT_FILE";
     costs_control(scene.run_on_file(), &server.url(), untrusted);
     assert_eq!(
         server.answered.load(Ordering::SeqCst),

@@ -235,7 +235,8 @@ fn guardian_that_cannot_reap_reports_that_and_keeps_its_deadlines() {
 fn lock_below_the_upper_directory_of_an_overlay_is_refused_and_one_on_the_overlay_works() {
     let scene = Scene::new();
     // Named by the directory, by a link to it, and by a second mount of it.
-    let script = "cd \"$0\" && mount -t tmpfs none . && cd \"$0\" && mkdir low up work merged bound && ln -s up link && \
+    let script = "cd \"$0\" && mount -t tmpfs none . && cd \"$0\" && mkdir low up work merged bound && \
+         ln -s up link && \
          mount -t overlay -o lowerdir=$0/low,upperdir=$0/up,workdir=$0/work none merged && mount --bind up bound && \
          exec \"$@\"";
     let script = script.replace("$0", &scene.directory().display().to_string());

@@ -79,7 +79,8 @@ fn a_late_word_of_the_drain_does_not_take_the_result_away() {
         .args(["--once", "--identity", "one", "--lease", "60s"])
         .args(["--stop-signal", "USR1"])
         .shell(&format!(
-            "trap '' USR1; (while [ ! -e {until}.left ]; do sleep 0.05; done) & while [ ! -e {until} ]; do sleep 0.05; done"
+            "trap '' USR1; (while [ ! -e {until}.left ]; do sleep 0.05; done) & \
+             while [ ! -e {until} ]; do sleep 0.05; done"
         ))
         .start();
     one.await_log("in control");

@@ -33,7 +33,8 @@ fn python() -> Option<String> {
         .is_ok_and(|output| output.status.success());
     if std::env::var_os("CI").is_some() || !is_there {
         println!(
-            "SKIPPED: {python} has no azure-servicebus (pip install azure-servicebus): not tried against Microsoft's client"
+            "SKIPPED: {python} has no azure-servicebus (pip install azure-servicebus): not tried against Microsoft's \
+             client"
         );
         return None;
     }

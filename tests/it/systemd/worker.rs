@@ -33,7 +33,8 @@ fn service<'a>(scene: &'a Scene, manager: &Manager, mailbox: &Mailbox) -> Run<'a
 /// Returns a command that writes down its environment, and runs until it is released.
 fn lasting(scene: &Scene) -> String {
     format!(
-        "cd {}; m=$(cat); echo \"$NOTIFY_SOCKET ${{WATCHDOG_USEC-none}} ${{WATCHDOG_PID-none}} $TRAFFICCOP_MESSAGE_ID\" > found-$m.new; \
+        "cd {}; m=$(cat); \
+         echo \"$NOTIFY_SOCKET ${{WATCHDOG_USEC-none}} ${{WATCHDOG_PID-none}} $TRAFFICCOP_MESSAGE_ID\" > found-$m.new; \
          mv found-$m.new found-$m; while [ ! -e go-$m ]; do sleep 0.05; done",
         scene.directory().display()
     )

@@ -40,7 +40,8 @@ fn microsoft_s_client_sends_and_inspects() {
         .is_ok_and(|output| output.status.success());
     if std::env::var_os("CI").is_some() || !is_there {
         println!(
-            "SKIPPED: {python} has no azure-storage-queue (pip install azure-storage-queue): not tried against Microsoft's client"
+            "SKIPPED: {python} has no azure-storage-queue (pip install azure-storage-queue): not tried against \
+             Microsoft's client"
         );
         return;
     }

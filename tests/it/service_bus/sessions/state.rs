@@ -3,7 +3,8 @@
 use super::*;
 
 /// Appends the message to the state.
-const ADD: &str = "n=$(cat); printf %s $n >>\"$TRAFFICCOP_SESSION_STATE_FILE\"; echo \"$n $(cat \"$TRAFFICCOP_SESSION_STATE_FILE\")\"";
+const ADD: &str = "n=$(cat); printf %s $n >>\"$TRAFFICCOP_SESSION_STATE_FILE\"; \
+    echo \"$n $(cat \"$TRAFFICCOP_SESSION_STATE_FILE\")\"";
 
 #[test]
 fn a_command_has_what_the_one_before_it_left_on_whichever_worker() {
