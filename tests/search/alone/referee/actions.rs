@@ -1,5 +1,3 @@
-//! Actions of the instance, one after another, and when it sends requests to the store.
-
 use trafficcop::Instant;
 use trafficcop_core::{Action, Outcome, State};
 
@@ -92,7 +90,7 @@ impl World {
         (give_up_at != expected).then_some("an attempt has another limit")
     }
 
-    /// Requires that a tenure has ended before the next attempt, even after a ring.
+    /// A tenure must have ended before the next attempt, even after a ring.
     pub(super) fn goes_on(&mut self) {
         let waits = *self.tenure.state() == State::Standby;
         let had = self.ledger.leaving.is_some() || self.ledger.held.is_some() && waits;

@@ -9,8 +9,8 @@ use crate::alone::plan::{ms, secs};
 use crate::alone::world::World;
 
 impl World {
-    /// Judges that accepted divisions of a lease are sound, others are refused, and a limit of
-    /// restarts that cannot be reached is recognized.
+    /// Accepted divisions of a lease must be sound, others refused, and an unreachable limit of
+    /// restarts recognized.
     pub(crate) fn judge_settings(&mut self) {
         let rules = self.plan.rules.clone();
         let mut wrong = rules.budget.is_some_and(|budget| !is_sound(&budget));
@@ -76,7 +76,7 @@ impl World {
     }
 }
 
-/// Whether it keeps the promise with two clocks that are wrong by 1 % each, and one failed attempt
+/// Sound: it keeps the promise with two clocks that are wrong by 1 % each, and one failed attempt
 /// has no effect.
 fn is_sound(budget: &Budget) -> bool {
     let retry = RETRY.min(budget.attempt);

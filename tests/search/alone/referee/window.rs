@@ -1,12 +1,10 @@
-//! Time windows in which something is due.
-
 use std::time::Duration;
 
 use trafficcop::Instant;
 
 use crate::alone::plan::secs;
 
-/// A time window: not before the first instant, not after the second.
+/// Not before the first instant, not after the second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window(pub(super) Instant, pub(super) Instant);
 
@@ -15,7 +13,7 @@ impl Window {
         Window(at, at)
     }
 
-    /// Returns the window of a fifth before and after a time.
+    /// A fifth before and after.
     pub(super) fn about(since: Instant, span: Duration) -> Window {
         Window(since + span * 4 / 5, since + span * 6 / 5)
     }
@@ -29,8 +27,8 @@ impl Window {
     }
 }
 
-/// Returns the window of the next attempt, from the start of the last one or, if that has passed,
-/// at once; by the service's Retry-After if there is one.
+/// The next attempt: from the start of the last one or, if that has passed, at once; by the
+/// service's Retry-After if there is one.
 pub(super) fn again(
     pace: Duration,
     sent: Instant,

@@ -1,5 +1,3 @@
-//! The guardian with its real state, and the command.
-
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -21,7 +19,7 @@ pub(crate) struct Tree {
 }
 
 impl World {
-    /// Draws the delay of a frame; none where events shall meet.
+    /// Delay of a frame; none where events shall meet.
     pub(super) fn lag(&mut self) -> Duration {
         let lag = ms(self.rng.u64(0..3));
         lag * u32::from(!self.plan.way.is_zero())
@@ -136,7 +134,6 @@ impl World {
         }
     }
 
-    /// Shows the guardian which children are left.
     pub(super) fn children(&mut self, exit: Exit) {
         let Some(tree) = &mut self.tree else { return };
         if tree.main {
