@@ -1,7 +1,6 @@
-//! Interleavings: every order in which a shared drive can carry out concurrent calls of the shipped
-//! store of two instances, of a dead instance's guardian, and of an operator's `break`. All of that
-//! is shipped code: each of its system calls waits for its turn, and each order is played from the
-//! start.
+//! Interleavings: every order in which a shared drive can carry out concurrent calls of two
+//! instances' stores, a dead instance's guardian, and an operator's `break`. All of that is shipped
+//! code: each system call waits for its turn, and each order is played from the start.
 //!
 //! Time is stopped, except when no process has a call, and when a fault makes calls hang. Two
 //! orders count as one if they differ only in calls that do not touch each other (sleep sets: P.
@@ -10,9 +9,9 @@
 //! Musuvathi and S. Qadeer, "Iterative Context Bounding for Systematic Testing of Multithreaded
 //! Programs", 2007).
 //!
-//! `INTERLEAVINGS_FAULTS` sets the number of faults in an order: answers that are lost or late,
-//! errors, or waits of 1 or 16 s. `INTERLEAVINGS_SWITCHES` sets the number of switches. Each
-//! scenario has defaults for both. `INTERLEAVINGS_OF` selects the scenarios whose names contain it.
+//! `INTERLEAVINGS_FAULTS` sets the faults in an order: answers lost or late, errors, or waits of 1
+//! or 16 s; `INTERLEAVINGS_SWITCHES` the switches. Each scenario has defaults for both.
+//! `INTERLEAVINGS_OF` selects scenarios by a part of the name.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -26,28 +25,25 @@ use super::interleaved::{
 };
 use super::print;
 
-/// A possible next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// A call is carried out: the process, and the call's number.
+    /// The process, and the call's number.
     Call(Actor, usize, Kind),
     /// All calls hang for this many seconds.
     Late(u64),
 }
 
-/// A step that was tried at a point, with what it touched.
 #[derive(Clone, Debug)]
 struct Tried {
     action: Action,
     call: Option<Call>,
-    /// Whether it gave a process an answer, or let one begin its next operation.
+    /// It gave a process an answer, or let one begin its next operation.
     told: bool,
 }
 
-/// A point at which there is a choice.
 struct Point {
     actions: Vec<(Action, Option<Call>)>,
-    /// Steps that need not be tried here, because an equivalent order was tried before.
+    /// An equivalent order was tried before.
     asleep: Vec<Tried>,
     tried: Vec<Tried>,
     chosen: usize,
@@ -61,7 +57,7 @@ impl Point {
         Tried { action, call, told }
     }
 
-    /// Chooses a step that is neither tried nor asleep.
+    /// A step neither tried nor asleep.
     fn choose(&mut self) -> bool {
         let known = |action: Action| {
             let mut known = self.asleep.iter().chain(&self.tried);
@@ -89,7 +85,7 @@ fn paths(call: &Call) -> Vec<std::path::PathBuf> {
     }
 }
 
-/// Whether the order of the two makes no difference.
+/// Whether their order makes no difference.
 fn commute(one: &Call, other: &Call) -> bool {
     let disturbs = |one: &Call, other: &Call| {
         // A list or a stat of a directory sees every change in it.
@@ -130,45 +126,43 @@ enum Faults {
 
 #[derive(Clone, Copy)]
 struct Bound {
-    /// Largest number of faults in one order.
+    /// Largest number in one order.
     faults: usize,
     of: Faults,
     /// Largest number of switches in one order: the last process waits while another continues, or
-    /// its own calls are reordered. `None` has no limit.
+    /// its own calls are reordered.
     switches: Option<usize>,
 }
 
 impl Bound {
-    /// Whether equivalent orders must be played, too: with a limit of switches, the equivalent one
-    /// may be beyond it.
+    /// With a limit of switches, equivalent orders are played, too: the equivalent one may be
+    /// beyond it.
     fn leaves_none(self) -> bool {
         self.switches.is_some()
     }
 }
 
-/// Result of a search.
 #[derive(Default)]
 struct Found {
     orders: usize,
-    /// Orders that were left out because they are equivalent to others.
+    /// Equivalent to others.
     left: usize,
     calls: usize,
     longest: usize,
 }
 
-/// Returns the first call of the process that continued last or, if that has none, the first of
-/// each.
+/// The first call of the process that continued last or, if it has none, of each.
 fn without_a_switch(world: &World, last: Option<Actor>) -> Vec<(Actor, Pending)> {
     let mut pending = world.pending();
     if pending.iter().any(|(actor, _)| Some(*actor) == last) {
         pending.retain(|(actor, _)| Some(*actor) == last);
     }
-    // Calls are listed process by process, in the order in which each made them.
+    // Calls are listed process by process, in order.
     pending.dedup_by_key(|(actor, _)| *actor);
     pending
 }
 
-/// Returns the possible steps with this many faults left.
+/// The possible steps with this many faults left.
 fn actions(
     pending: Vec<(Actor, Pending)>,
     faults: usize,
@@ -195,7 +189,7 @@ fn actions(
     actions
 }
 
-/// Plays one order: the choices of these points, then the first choice at each further point.
+/// Plays these points' choices, then the first choice at each further point.
 fn play(world: &mut World, points: &mut Vec<Point>, bound: Bound, found: &mut Found) {
     let mut at = 0;
     let mut faults = bound.faults;
@@ -274,7 +268,7 @@ fn play(world: &mut World, points: &mut Vec<Point>, bound: Bound, found: &mut Fo
     }
 }
 
-/// Plays all orders up to the first that breaks a promise, and returns that violation.
+/// Plays all orders, up to the first violation.
 fn search(begin: fn(&mut World), bound: Bound) -> (Found, Option<String>) {
     let mut found = Found::default();
     let mut points: Vec<Point> = Vec::new();
@@ -301,14 +295,13 @@ fn search(begin: fn(&mut World), bound: Bound) -> (Found, Option<String>) {
     }
 }
 
-/// A scenario: a history, and concurrent operations.
 struct Scenario {
     name: &'static str,
     begin: fn(&mut World),
     bound: Bound,
 }
 
-/// Makes a scenario that is played in every order.
+/// Played in every order.
 const fn small(name: &'static str, begin: fn(&mut World)) -> Scenario {
     Scenario {
         name,
@@ -321,14 +314,14 @@ const fn small(name: &'static str, begin: fn(&mut World)) -> Scenario {
     }
 }
 
-/// Makes a scenario with too many calls to play every order.
+/// Too many calls for every order.
 const fn large(name: &'static str, begin: fn(&mut World)) -> Scenario {
     let mut large = small(name, begin);
     large.bound.switches = Some(1);
     large
 }
 
-/// Makes a scenario with one fault and this many switches.
+/// One fault, and this many switches.
 const fn faulty(
     name: &'static str,
     of: Faults,
