@@ -64,7 +64,6 @@ pub(crate) enum Deed {
     Stale(usize, Time, Time),
     /// Reads of the lock's path differ from what was written.
     Torn(Time),
-    /// With or without a grace period.
     RestartServer(bool),
     /// Puts it forward by this many seconds.
     ServerClock(u64),
@@ -94,7 +93,7 @@ pub(crate) struct Habit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Blob,
-    /// On one machine's disk: each of the machines is an instance.
+    /// A file on one machine's disk, with all instances.
     File,
     Shared,
 }
@@ -140,7 +139,7 @@ pub(crate) struct Schedule {
     pub(crate) max_hold: Option<Duration>,
     pub(crate) cooldown: Duration,
     pub(crate) acts: Vec<Act>,
-    /// When the last act and its effect on the network are over.
+    /// Time at which the last act and its effect on the network are over.
     pub(crate) rest: Time,
 }
 

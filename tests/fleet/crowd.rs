@@ -87,7 +87,7 @@ struct Member {
     waits: bool,
     runs: bool,
     rings: bool,
-    /// By rank: a member, and which of its lives.
+    /// Listeners by rank: a member, and which of its lives.
     listeners: Vec<Option<(usize, u64)>>,
 }
 
@@ -557,7 +557,7 @@ impl Member {
     }
 }
 
-/// What a standby learns from a record.
+/// Returns what a standby learns from a record.
 fn sight(record: Record, doorbell: bool) -> HolderInfo {
     let bell = Bell {
         address: ([10, 0, 0, 1], 1).into(),

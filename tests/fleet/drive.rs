@@ -43,7 +43,7 @@ pub(crate) struct Making {
     pub(crate) at: Time,
     /// An instance or, from [`OPERATOR`] on, an operator.
     pub(crate) by: usize,
-    /// How often all versions had been removed before.
+    /// Number of times that all versions had been removed before.
     pub(crate) era: u64,
     /// The record of the version before said that the lock is free.
     pub(crate) after_release: bool,
@@ -69,11 +69,11 @@ pub(crate) struct Server {
     pub(crate) acts: Vec<Act>,
     /// Greatest age of a machine's reads.
     pub(crate) staleness: Time,
-    /// By machine: as of when it reads, and until when.
+    /// Views by machine: time as of which it reads, and until when.
     pub(crate) views: Vec<(Time, Time)>,
     pub(crate) starts: u64,
     pub(crate) grace_until: Time,
-    /// Until when reads of the lock's path differ from what was written.
+    /// Time until which reads of the lock's path differ from what was written.
     pub(crate) torn_until: Time,
     /// They also do so now and then at other times.
     pub(crate) tears: bool,
@@ -504,8 +504,8 @@ impl Server {
         made.map(|made| made.by)
     }
 
-    /// When the last version of the tenure that began with this one was made. A tenure ends with
-    /// another's first version; a version that an old view makes behind the last ends nothing.
+    /// Returns when the last version of the tenure that began with this one was made. A tenure ends
+    /// with another's first version; a version that an old view makes behind the last ends nothing.
     pub(crate) fn last_of(&self, by: usize, era: u64, token: u64) -> Option<Time> {
         let its = |made: &Making| made.by == by && made.era == era && made.version == token;
         let first = self.makings.iter().rposition(its)?;

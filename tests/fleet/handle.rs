@@ -31,23 +31,23 @@ pub(crate) enum Did {
     Ended(Ending),
     Extended(Deadlines),
     KilledGuardian,
-    /// It killed the rest of the tree in the guardian's place.
+    /// Kill of the rest of the tree, in the guardian's place.
     Swept,
     /// An attempt to get control.
     Competed,
     /// Whether its machine is fit, as it learnt.
     HeardOfFitness(bool),
-    /// From the answer to a renewal.
+    /// Loss of the lease, by the answer to a renewal.
     HeardLost {
         until: Option<Instant>,
     },
-    /// From the answer to a release.
+    /// Loss of the lease, by the answer to a release.
     ReleasedLost {
         until: Option<Instant>,
     },
     Released,
     Said(Notice),
-    /// What no supervisor may do.
+    /// A forbidden deed.
     Wrong(&'static str),
 }
 
@@ -60,7 +60,7 @@ pub(crate) struct Link {
     pub(crate) token: Option<u64>,
     /// Whether SIGCHLD is pending.
     pub(crate) child: bool,
-    /// Its state when the supervisor is polled.
+    /// The guardian's state when the supervisor is polled.
     pub(crate) guardian: Life,
     pub(crate) tree_lives: bool,
     /// The condition's answer now.
@@ -164,7 +164,7 @@ impl Peer for Handle {
 pub(crate) struct Watching {
     pub(crate) handle: Handle,
     pub(crate) workload: CommandWorkload,
-    /// When its condition answers, if asked.
+    /// Time at which its condition answers, if asked.
     pub(crate) answers_at: Option<Instant>,
 }
 

@@ -49,7 +49,7 @@ pub(crate) enum Op {
     Compete,
     Renew,
     Release,
-    /// Until the store says that the lock may be free, or for a poll.
+    /// Waits until the lock may be free, or for a poll.
     Wait,
     GiveBack,
     Break,
@@ -118,13 +118,13 @@ impl Drive for Gate {
     }
 }
 
-/// What processes were told, and what follows.
+/// Answers that processes got, and what follows.
 #[derive(Default)]
 struct Journal {
     /// Token, and until when others are kept out.
     control: [Option<(u64, Instant)>; ACTORS],
     doing: [Option<Op>; ACTORS],
-    /// From when the lock may be free, as a standby was told.
+    /// Time from which the lock may be free, as a standby was told.
     due: [Option<Instant>; ACTORS],
     broken: bool,
     /// Something went or may go wrong, so doubts have a reason.
@@ -243,7 +243,6 @@ struct Process {
     calls: Arc<Mutex<Calls>>,
     store: Arc<dyn LeaseStore>,
     doing: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    /// With the times of their arrival.
     coming: Vec<(Time, usize, io::Result<Answer>)>,
 }
 
@@ -425,7 +424,6 @@ impl World {
         self.plays(CONTENDER, &[Op::Compete]);
     }
 
-    /// Its calls may still be carried out.
     pub(crate) fn kill(&mut self, actor: Actor) {
         let process = &mut self.processes[actor];
         process.doing = None;

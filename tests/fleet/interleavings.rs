@@ -37,7 +37,7 @@ enum Action {
 struct Tried {
     action: Action,
     call: Option<Call>,
-    /// It gave a process an answer, or let one begin its next operation.
+    /// Whether it gave a process an answer, or let one begin its next operation.
     told: bool,
 }
 
@@ -135,8 +135,8 @@ struct Bound {
 }
 
 impl Bound {
-    /// With a limit of switches, equivalent orders are played, too: the equivalent one may be
-    /// beyond it.
+    /// Whether equivalent orders must be played, too: with a limit of switches, the equivalent one
+    /// may be beyond it.
     fn leaves_none(self) -> bool {
         self.switches.is_some()
     }

@@ -1,6 +1,6 @@
-//! A machine's way to a shared drive: calls of the shipped store travel to the server and back,
-//! through the weather of the schedule. A client repeats a call until it is answered. A server that
-//! was restarted, or that keeps no answers, then does it once more.
+//! A machine's way to a shared drive, through the weather of the schedule. A client repeats a call
+//! until it is answered. A server that was restarted, or that keeps no answers, then does it once
+//! more.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,7 +13,6 @@ use super::adversary::{Deed, Weather};
 use super::clock::{MILLI, SECOND, Time};
 use super::drive::{Server, changes, waits_for_grace};
 
-/// Fate of one request.
 struct Way {
     there: Time,
     back: Time,
@@ -23,11 +22,11 @@ struct Way {
 #[derive(Clone, Copy)]
 enum Fate {
     Answered,
-    /// The answer is lost; the client repeats the request at this time.
+    /// The client repeats the request at this time.
     Lost(Time),
-    /// The mount gives up, whatever the request's fate is.
+    /// The mount gives up, whatever becomes of the request.
     Fails(i32, Arrival),
-    /// The request arrives once more, this much later.
+    /// Once more, this much later.
     Twice(Time),
 }
 
@@ -38,15 +37,14 @@ enum Arrival {
     Later(Time),
 }
 
-/// The drive as a process of the fleet sees it.
+/// The drive as one process sees it.
 pub(crate) struct Mount {
     pub(crate) server: Arc<Mutex<Server>>,
     pub(crate) machine: usize,
-    /// Number of the process's instance.
     pub(crate) process: usize,
 }
 
-/// A request on its way to the server; its sender may die meanwhile.
+/// A request on its way; its sender may die meanwhile.
 struct Sent<'a> {
     mount: &'a Mount,
     call: Option<Call>,
@@ -67,7 +65,6 @@ impl Drop for Sent<'_> {
 }
 
 impl Mount {
-    /// Wraps the mount in the trait of a simulated clock.
     pub(crate) fn carried(
         server: &Arc<Mutex<Server>>,
         machine: usize,
@@ -84,7 +81,6 @@ impl Mount {
         self.server.lock().expect("whole")
     }
 
-    /// Draws the weather's effect on a request that is sent now.
     fn way(&self) -> Way {
         let mut server = self.server();
         let server = &mut *server;
@@ -143,7 +139,7 @@ impl Mount {
         way
     }
 
-    /// Waits for the way to the server, and there for the end of its grace.
+    /// The way to the server, and the end of its grace.
     fn travels(&self, there: Time, call: &Call) {
         let mut sent = Sent {
             mount: self,
@@ -240,7 +236,7 @@ impl Drive for Mount {
             if server.starts == starts || !changes(&call) {
                 return answer;
             }
-            // The answer died with the server: the client repeats the request.
+            // The answer died with the server.
             server.count("answers lost, and asked again");
             let again = server.rng.u64(500..4000) * MILLI;
             drop(server);

@@ -1,5 +1,5 @@
-//! The service as a crowd sees it: the model of a leased blob. It counts requests and can refuse
-//! too many. The crowd uses it; it knows no instance.
+//! The service as a crowd sees it: the model of a leased blob, which counts requests and can refuse
+//! too many.
 
 use std::time::Duration;
 
@@ -8,19 +8,19 @@ use trafficcop::Instant;
 use super::clock::{SECOND, Time};
 use super::store::{Reply, Request, Store};
 
-/// Requests a second that one blob is made for.
+/// Requests a second for one blob.
 pub(crate) const TARGET: usize = 500;
 
-/// Returns the reading of every machine's clock at this time.
+/// Every machine's clock at this time.
 pub(crate) fn at(time: Time) -> Instant {
     Instant::from_nanos(1_000 * SECOND + time)
 }
 
 pub(crate) struct Service {
     store: Store,
-    /// Whether requests above [`TARGET`] are refused, and with which Retry-After.
+    /// Requests above [`TARGET`] are refused, with this Retry-After.
     throttles: Option<Option<Duration>>,
-    /// Number of requests that it would accept at once, as of a moment.
+    /// Requests that it would accept at once, as of a moment.
     room: (f64, Time),
     arrived: Vec<Time>,
     refused: usize,
@@ -29,7 +29,6 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Makes a service without a blob.
     pub(crate) fn new(lease: Duration, throttles: Option<Option<Duration>>) -> Service {
         Service {
             store: Store::new(lease, false),
@@ -41,7 +40,7 @@ impl Service {
         }
     }
 
-    /// Handles a request. Requests come in the order of their times.
+    /// Requests come in the order of their times.
     pub(crate) fn handle(&mut self, now: Time, request: Request) -> Reply {
         self.arrived.push(now);
         if let Some(retry_after) = self.throttles
@@ -70,8 +69,7 @@ impl Service {
         fits
     }
 
-    /// Notes that the holder will not send requests any more: the lock becomes free when the lease
-    /// ends.
+    /// The holder sends no more: the lock becomes free when the lease ends.
     pub(crate) fn is_left_to_run_out(&mut self) {
         let ends = self.store.ends().expect("the lock has a holder");
         self.freed = ends.as_nanos() - at(0).as_nanos();
@@ -81,12 +79,11 @@ impl Service {
         self.freed
     }
 
-    /// Counts the requests that arrived in a span.
     pub(crate) fn asked(&self, from: Time, to: Time) -> usize {
         self.between(from, to).len()
     }
 
-    /// Returns the largest number of requests within any stretch of this length.
+    /// Largest number of requests within any stretch of this length.
     pub(crate) fn busiest(&self, from: Time, to: Time, stretch: Time) -> usize {
         let times = self.between(from, to);
         let mut last = 0;
@@ -104,7 +101,6 @@ impl Service {
         &self.arrived[before(from)..before(to)]
     }
 
-    /// Counts the requests that were refused as too many.
     pub(crate) fn refused(&self) -> usize {
         self.refused
     }

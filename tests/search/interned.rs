@@ -76,7 +76,7 @@ fn nanos_of_a_tick() -> u64 {
 pub(crate) enum News {
     Started,
     NotStarted,
-    /// Its deadline had passed.
+    /// Refused, because its deadline had passed.
     TooLate,
     Exited,
     LeftBehind,
@@ -118,7 +118,7 @@ impl News {
 /// An answer to a request, or silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Reply {
-    /// For an acquire with this token.
+    /// The token, for an acquire.
     Done(u8),
     Held,
     Lost,
@@ -178,7 +178,7 @@ impl Told {
     }
 }
 
-/// What a core wants, as far as the search needs it.
+/// Wanted effect of a core, as far as the search needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Acquire { give_up: u8 },

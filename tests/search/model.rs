@@ -66,7 +66,7 @@ pub(crate) struct Search {
     by_process: HashMap<Process, u32, Quickly>,
     reached: Vec<State>,
     longest_rest: u8,
-    /// For a walk instead of a search.
+    /// Collects steps, for a walk instead of a search.
     next: Option<Vec<Next>>,
     deeds: Vec<(usize, Deed)>,
 }

@@ -23,7 +23,6 @@ pub(crate) enum Kind {
 pub(crate) enum Stage {
     /// The tree's events come first.
     Ordered,
-    /// On its way, or lost.
     Sent,
     /// On its way back, or lost.
     Done(Reply),
@@ -38,7 +37,7 @@ pub(crate) struct Call {
     pub(crate) stage: Stage,
     pub(crate) sent: u8,
     pub(crate) give_up: u8,
-    /// Its slowness was counted as a fault.
+    /// Whether its slowness was counted as a fault.
     pub(crate) is_slow: bool,
     /// The first release of a lease that was certainly granted.
     pub(crate) is_sure: bool,
@@ -102,7 +101,7 @@ pub(crate) struct Tree {
     pub(crate) lease: Id,
     pub(crate) main: bool,
     pub(crate) daemon: bool,
-    /// It was asked to end, and so may.
+    /// Whether it was asked to end, and so may.
     pub(crate) asked: bool,
     pub(crate) daemon_asked: bool,
     /// SIGKILL was sent: it may live to the end of this tick.
@@ -144,7 +143,7 @@ pub(crate) struct Process {
     // For the judge.
     /// Slow calls since the lease was confirmed.
     pub(crate) slow: u8,
-    /// It was stopped, lost a process or was asked to stop since then.
+    /// Whether it was stopped, lost a process or was asked to stop since then.
     pub(crate) is_excused: bool,
     /// The end of this command was judged.
     pub(crate) is_judged: bool,
@@ -228,7 +227,7 @@ impl Process {
         }
     }
 
-    /// Its command has ended, and no other was ordered.
+    /// Notes that no command is left or ordered.
     pub(crate) fn is_rid(&mut self) {
         (self.busy, self.starting, self.term) = (false, 0, 0);
     }
@@ -251,15 +250,12 @@ pub(crate) enum Broken {
     Overlap,
     /// A command was stopped that could have continued.
     NeedlessStop,
-    /// Although the last fault was long ago.
     NobodyRuns,
-    /// While a command lived.
     ReleasedEarly,
     /// Not greater than the last tenure's.
     TokenGoesBack,
     /// A second command beside a living one.
     StartsBeside,
-    /// While its command lived.
     EndsEarly,
     /// A process does not come to rest.
     Loops,
@@ -274,7 +270,6 @@ pub(crate) struct World {
     /// 0: none, or run out.
     pub(crate) lease: Id,
     pub(crate) until: u8,
-    /// At the service, and of the last command started.
     pub(crate) token: u8,
     pub(crate) started: u8,
     pub(crate) broken: Broken,

@@ -1,8 +1,6 @@
-//! Azurite: one blob service and one queue service for each test process, started on first use,
-//! ended with the process in every case.
-//!
-//! A small shell in between waits on a pipe whose other end only the test process has, so that not
-//! even a SIGKILL of the tests leaves a server behind.
+//! Azurite: one blob service and one queue service for each test process, started on first use. A
+//! small shell waits on a pipe whose other end only the test process has, so that even a SIGKILL of
+//! the tests leaves no server behind.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,30 +10,27 @@ use std::sync::OnceLock;
 use super::{await_for, programs};
 
 pub(crate) const ACCOUNT: &str = "devstoreaccount1";
-/// The well-known key of that account.
 pub(crate) const KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 pub(crate) struct Azurite {
     pub(crate) port: u16,
-    /// Shell whose pipe the kernel closes when this process ends.
+    /// Shell whose pipe closes when this process ends.
     _life: Child,
     _directory: tempfile::TempDir,
 }
 
-/// Returns the blob service of this test binary.
 pub(crate) fn azurite() -> &'static Azurite {
     static RUNNING: OnceLock<Azurite> = OnceLock::new();
     RUNNING.get_or_init(|| start_with("blob", &[]))
 }
 
-/// Returns the queue service of this test binary.
 pub(crate) fn queues() -> &'static Azurite {
     static RUNNING: OnceLock<Azurite> = OnceLock::new();
     RUNNING.get_or_init(|| start_with("queue", &[]))
 }
 
-/// Makes a connection string for the well-known account's queues on this port, with this key.
+/// Connects to the well-known account's queues.
 #[must_use]
 pub(crate) fn queue_string(port: u16, key: &str) -> String {
     format!(
@@ -44,7 +39,7 @@ pub(crate) fn queue_string(port: u16, key: &str) -> String {
     )
 }
 
-/// Makes a connection string for the well-known account on this port (of Azurite, or of a proxy).
+/// Connects to the well-known account on this port (of Azurite, or of a proxy).
 #[must_use]
 pub(crate) fn connection_string(port: u16) -> String {
     connection_string_with_key(port, KEY)

@@ -249,7 +249,7 @@ fn taken_before_its_end_is_heard(rng: &mut Rng, plan: &mut Plan, budget: &Budget
     (habit.daemon, habit.silent) = (0, 0);
 }
 
-/// On a shared drive: an own version without a readable record is met about the end of its lease.
+/// An own version without a readable record, met about the end of its lease (shared drive).
 fn unread_at_the_end(rng: &mut Rng, plan: &mut Plan, budget: &Budget) {
     let Some(drive) = plan.drive.as_mut().filter(|drive| drive.cron.is_none()) else {
         return;

@@ -57,7 +57,7 @@ struct Held {
     asked: Instant,
     token: u64,
     failed: u32,
-    /// Until when the lost lease still keeps others out.
+    /// Time until which the lost lease still keeps others out.
     safe_until: Option<Instant>,
     renewal: Window,
     /// Times of an unanswered renewal.
@@ -78,7 +78,7 @@ enum Reason {
     Lost,
     Guardian,
     Hung,
-    /// Its health cannot be checked.
+    /// The health cannot be checked.
     Unwatched,
 }
 

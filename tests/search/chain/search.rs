@@ -16,7 +16,7 @@ use super::states::{
 use crate::model::explore::{Space, explore};
 use crate::{number, print};
 
-/// How often one process can begin anew, each time with another number.
+/// Number of times that one process can begin anew, each time with another number.
 const LAST_NUMBER: u8 = 3;
 
 #[derive(Clone, Copy, Debug)]
@@ -491,7 +491,7 @@ fn no_order_of_events_lets_a_broken_holder_go_on() {
     searches(A_BREAK);
 }
 
-/// Without a fault, but with room for a release by the loser, and for a successor.
+/// Without a fault, but with room for a release by the loser of the lock, and for a successor.
 #[test]
 fn no_order_of_events_lets_a_loser_release_what_is_anothers() {
     searches(Bound {

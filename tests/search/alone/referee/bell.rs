@@ -20,7 +20,7 @@ pub(super) struct Listening {
     pub(super) hurry: Option<(Instant, Duration)>,
     /// Whether it ended without a release once: it does not space looks any more.
     pub(super) ended: bool,
-    /// What the core must order next: the bell to listen to, or none.
+    /// The bell to listen to, or none, as the core must order next.
     pub(super) attend: Option<Option<Bell>>,
 }
 

@@ -13,7 +13,7 @@ use crate::alone::world::World;
 #[derive(Clone, Debug)]
 pub(super) struct Fitness {
     every: Duration,
-    /// Until when the answer to the pending question counts.
+    /// Time until which the answer to the pending question counts.
     asking: Option<Instant>,
     pub(super) answer: Option<(Instant, Result<(), Unfit>)>,
     /// The answer known when the instance began to leave.

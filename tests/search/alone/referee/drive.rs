@@ -1,5 +1,5 @@
 //! When a lock on a shared drive may be taken: at once if its last version says that it is free;
-//! otherwise one lease of its maker after a process of this machine first saw it.
+//! otherwise one lease of its maker after a process of this machine first saw it, and not before.
 
 use std::time::Duration;
 
@@ -15,7 +15,7 @@ const LONGEST: Duration = secs(60);
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chain {
     views: Vec<(Version, Option<Claim>, Instant)>,
-    /// Its last version, and the time at which the last answered request for it was sent.
+    /// The instance's last version, and the sending time of the last answered request for it.
     own: Option<(Version, Instant)>,
 }
 

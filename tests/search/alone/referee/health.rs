@@ -13,7 +13,7 @@ use crate::alone::world::World;
 pub(super) struct Watched {
     period: Option<Duration>,
     heard: Instant,
-    /// Until its first heartbeat comes.
+    /// Deadline of its first heartbeat, until that comes.
     ready_by: Option<Instant>,
     next: Instant,
     /// Whether the running check's failure would count.

@@ -22,7 +22,7 @@ pub(crate) struct Ledger {
     pub(super) stuck: bool,
     pub(super) contacted: bool,
     pub(super) controlled: bool,
-    /// Before this tenure, because a tenure without a command does not count.
+    /// Value before this tenure, because a tenure without a command does not count.
     pub(super) controlled_before: bool,
     pub(super) first_sent: Option<Instant>,
     pub(super) ambiguous: bool,
@@ -30,7 +30,8 @@ pub(crate) struct Ledger {
     pub(super) look: Option<Window>,
     pub(super) woken: Option<Instant>,
     pub(super) seen: Option<bool>,
-    /// When it learnt that another has control, how long it then waits, and whether it knew before.
+    /// Time at which it learnt that another has control, how long it then waits, and whether it
+    /// knew before.
     pub(super) waits: Option<(Instant, Duration, bool)>,
     pub(super) bell: Listening,
     pub(super) standing: bool,

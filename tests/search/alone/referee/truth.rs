@@ -33,7 +33,8 @@ impl World {
         self.judge_protection();
     }
 
-    /// After a long quiet time an instance is in control, or has a reason not to be.
+    /// Judges whether, after a long quiet time, an instance is in control or has a reason not to
+    /// be.
     pub(crate) fn judge_liveness(&mut self) {
         if let Some(drive) = &self.drive
             && self.waits_for_a_process()

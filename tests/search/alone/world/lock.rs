@@ -35,7 +35,7 @@ impl Lock {
 }
 
 impl World {
-    /// Until when the lock counts a lease that begins now, by the fastest possible clock.
+    /// Returns until when the lock counts a lease that begins now, by the fastest possible clock.
     pub(crate) fn until(&self) -> Instant {
         let lease = self.plan.rules.budget.map(|budget| budget.lease);
         lease.map_or(Instant::FOREVER, |lease| self.now + (lease - lease / 50))
