@@ -1,5 +1,4 @@
-//! Plays a row: instances compete, the fault comes, another instance gets control or does not, all
-//! instances end, and the judge decides.
+//! Plays a row: instances compete, the fault comes, all instances end, and the judge decides.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +10,7 @@ use super::table::{Effect, Fault, Lock, Row, Shape};
 
 const OTHERS: [&str; 2] = ["b", "c"];
 
-/// Plays a row of the table. Panics if something that must happen does not.
+/// Panics if something that must happen does not.
 pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     let place = format!("row-{}", row.number);
     let mut stage = Stage::new(&place, row.lock, row.contain, row.lease());
@@ -35,7 +34,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
         Effect::Lost => {
             touched.insert((stage.first, "a".to_owned()));
             if row.fault == Fault::ReplaceAndCome {
-                // The newcomer never saw the old file, so its token is 1, too.
+                // The newcomer never saw the old file.
                 stage.await_no_tree_of("a");
             } else {
                 stage.await_tenure_after(stage.first);
@@ -44,8 +43,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     }
     stage.let_end();
     if row.may_survive() {
-        // Wait for the other tenures while the survivors still live, so that the journal sees any
-        // overlap.
+        // The journal sees any overlap while the survivors live.
         stage.await_supervisors();
         let survivors = stage.tree_of("a").len();
         stage.sweep("a");
@@ -94,7 +92,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     verdict
 }
 
-/// Excuses reports of overlaps in the instances' event logs that are to be expected in this row.
+/// Excuses the reports of overlaps that this row causes.
 fn excuse(row: &Row, stage: &Stage) {
     let scene = &stage.scene;
     if !row.is_of_the_promise() {

@@ -16,7 +16,6 @@ use super::stage::{Stage, signal};
 use super::support::proxy::Mode;
 use super::table::{CONTAINS, Contain, LOCKS, Lock, SHAPES, Shape};
 
-/// Faults of the holder's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blow {
     Nothing,
@@ -27,7 +26,6 @@ enum Blow {
     StopThenKillSupervisor,
 }
 
-/// Faults on the holder's way to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weather {
     Fair,
@@ -37,7 +35,7 @@ enum Weather {
     Delay(u64),
 }
 
-/// One round: a blow and a weather at the same time.
+/// A blow and a weather at the same time.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     shape: Shape,
@@ -45,7 +43,6 @@ struct Round {
     blow: Blow,
 }
 
-/// A random row.
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
     number: usize,
@@ -139,7 +136,7 @@ impl Round {
     }
 }
 
-/// Plays a random row. Panics if something that must happen does not.
+/// Panics if something that must happen does not.
 pub(crate) fn play(made: &Made, seed: u64, gate: &Gate) -> Verdict {
     let place = format!("random-{seed}-{}", made.number);
     let mut stage = Stage::new(
@@ -155,7 +152,7 @@ pub(crate) fn play(made: &Made, seed: u64, gate: &Gate) -> Verdict {
     let mut shapes: Vec<(String, Shape)> = Vec::new();
     let mut token = 0;
     for (number, round) in made.rounds.iter().enumerate() {
-        // One newcomer a round replaces the instances that have ended.
+        // One newcomer a round replaces what has ended.
         let newcomers: &[&str] = if number == 0 {
             &["0", "1", "2"]
         } else {
@@ -191,7 +188,7 @@ pub(crate) fn play(made: &Made, seed: u64, gate: &Gate) -> Verdict {
 }
 
 fn befall(stage: &mut Stage, holder: &str, round: &Round, token: u64) {
-    // The guardian must be found before its supervisor is stopped.
+    // While its supervisor runs.
     let guardian = stage.guardian(holder);
     match round.weather {
         Weather::Fair => {}

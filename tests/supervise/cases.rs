@@ -1,4 +1,4 @@
-//! The cases. Each name is the fact that it checks.
+//! The cases.
 
 mod both;
 mod command;
