@@ -1,5 +1,4 @@
-//! TLS from the first byte, as the real service has it on port 5671, with a certificate of the test
-//! and without client authentication.
+//! TLS from the first byte, as the real service has it on port 5671.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -54,8 +53,7 @@ impl Tls {
     }
 }
 
-/// One half of a connection. The reader waits for the socket without the lock, so that the writer
-/// can continue meanwhile.
+/// One half of a connection. The reader waits without the lock, so that the writer can continue.
 struct Half {
     connection: Arc<Mutex<ServerConnection>>,
     socket: TcpStream,
@@ -78,7 +76,7 @@ impl Half {
     }
 }
 
-/// Sends all bytes that TLS has ready.
+/// Sends what TLS has ready.
 fn push(connection: &mut ServerConnection, socket: &mut TcpStream) -> io::Result<()> {
     while connection.wants_write() {
         connection.write_tls(socket)?;
@@ -107,7 +105,7 @@ impl Read for Half {
                     .unwrap_or_else(PoisonError::into_inner);
                 connection.read_tls(&mut cipher)?;
                 let fine = connection.process_new_packets();
-                // Including the alert with the reason, if it is not fine.
+                // Including an alert with the reason.
                 push(&mut connection, &mut self.socket)?;
                 fine.map_err(io::Error::other)?;
             }

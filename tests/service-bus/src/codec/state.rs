@@ -1,4 +1,4 @@
-//! Outcomes of deliveries, and the errors that links, sessions and connections end with.
+//! Outcomes of deliveries, and errors.
 
 use super::decode::Malformed;
 use super::value::Value;
@@ -25,7 +25,7 @@ impl AmqpError {
         }
     }
 
-    /// Reads a field that may be null.
+    /// May be null.
     pub(crate) fn from_field(value: &Value) -> Result<Option<Self>, Malformed> {
         if *value == Value::Null {
             return Ok(None);
@@ -44,8 +44,8 @@ impl AmqpError {
         }))
     }
 
-    /// Writes a field. All three parts are written, even as nulls: Microsoft's client for Python
-    /// reads the third without a check, and waits for ever if it is missing.
+    /// All three parts are written, even as nulls: Microsoft's client for Python waits for ever if
+    /// the third is missing.
     pub(crate) fn to_field(&self) -> Value {
         let fields = vec![
             Value::symbol(self.condition.clone()),
@@ -71,7 +71,7 @@ pub enum DeliveryState {
     Modified {
         /// Whether it counts as an attempt.
         delivery_failed: bool,
-        /// Whether this receiver shall not get it again, which Service Bus takes for "defer".
+        /// Whether this receiver shall not get it again: "defer" in Service Bus.
         undeliverable_here: bool,
         /// Entries for the message; null if there are none.
         annotations: Value,

@@ -18,7 +18,7 @@ const fn counts(ready: usize, locked: usize, deferred: usize) -> Counts {
     }
 }
 
-/// Returns settings with a short lock, for tests that wait for its end.
+/// Settings with a short lock.
 fn short() -> QueueSettings {
     QueueSettings {
         lock: Duration::from_millis(200),
@@ -131,7 +131,7 @@ fn a_renewed_lock_outlives_its_first_time_and_says_until_when() {
         renewed - told >= 3_600_000,
         "the skew is in what is told only"
     );
-    // The byte order of a delivery tag is not that of a uuid.
+    // A delivery tag has another byte order.
     client.renew("s", Guid(delivery.token.to_dotnet()));
     assert_eq!(client.answer().1, 410);
 }

@@ -1,4 +1,4 @@
-//! The protocol: credit and drain, windows and parts, admission, and the effect of nonsense.
+//! Credit and drain, windows and parts, admission, and nonsense.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use service_bus_stand_in::{Access, Event, Message, QueueSettings, Settings, Valu
 use crate::client::{Client, LIMIT, open, receiver};
 use crate::{broker, broker_with};
 
-/// Waits for the next flow of a link.
+/// Waits for a link's next flow.
 fn flow(client: &mut Client, of: u32) -> Flow {
     client.until(|it| match it {
         Performative::Flow(flow) if flow.handle == Some(of) => Some(flow.clone()),
@@ -28,7 +28,7 @@ fn no_more_is_delivered_than_there_is_credit_for() {
     assert_eq!(client.message().message.body(), b"1");
     assert_eq!(broker.look(|view| view.counts("jobs").ready), 1);
     assert_eq!(broker.look(|view| view.credit("jobs")), 0);
-    // Credit counts from the client's last known delivery count: this grants nothing new.
+    // Credit counts from the client's last known delivery count: nothing new.
     client.credit(0, 0, 2, false);
     client.credit(0, 2, 0, true);
     assert_eq!(flow(&mut client, 0).link_credit, Some(0));
@@ -76,7 +76,7 @@ fn large_messages_go_through_in_pieces_both_ways_and_within_the_window() {
         DeliveryState::Accepted
     );
     client.receiver(1, "jobs");
-    // The answer to the token took one transfer; two more pass, then the window is closed.
+    // The token's answer took one transfer; two more pass.
     client.send(&Performative::Flow(Flow {
         next_incoming_id: Some(2),
         incoming_window: 2,
@@ -260,7 +260,7 @@ fn nonsense_closes_its_own_connection_with_an_error_and_no_other() {
             "{nonsense:02x?}"
         );
     }
-    // Before the opening, the right header is the answer to a wrong one.
+    // A wrong header is answered with the right one.
     for header in [*b"GET / HT", *b"AMQP\x02\x01\x00\x00", AMQP_HEADER] {
         let mut client = Client::raw(&broker);
         client.write(&header);
@@ -298,7 +298,7 @@ fn signs_of_life_follow_the_clients_idle_time_and_silence_is_given_up() {
         client.closed().as_deref(),
         Some("amqp:resource-limit-exceeded")
     );
-    // The idle time-out was 600 ms, so heartbeats were due every 50 ms.
+    // Due every 50 ms, with an idle time-out of 600 ms.
     assert!(client.heartbeats >= 3, "{}", client.heartbeats);
     drop(client);
     let gone = broker.wait(LIMIT, |view| {
@@ -324,7 +324,7 @@ fn an_idle_link_is_detached_unless_requests_name_it() {
         ("from-sequence-number", Value::Long(0)),
         ("message-count", Value::Int(1)),
     ]);
-    // Requests keep link 0 active; link 1 is detached meanwhile.
+    // Requests keep link 0 active.
     let detached = loop {
         client.ask("1", "com.microsoft:peek-message", &body, "link-0");
         assert_eq!(client.answer().1, 200);
