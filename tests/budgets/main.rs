@@ -1,7 +1,9 @@
-//! Budgets of size and language: no crate grows beyond its ceiling, and the English of the project gets no worse.
+//! Budgets of size and language: no crate grows beyond its ceiling, and the project's English gets
+//! no worse.
 //!
-//! `table.txt` has one row for each figure: its ceiling and its budget. A ceiling is only ever lowered, down to its
-//! budget: `BLESS=1 cargo test --test budgets` lowers those that can be lowered, and never raises one.
+//! `table.txt` has one row for each figure: its ceiling and its budget. A ceiling is only ever
+//! lowered, down to its budget: `BLESS=1 cargo test --test budgets` lowers those that can be
+//! lowered.
 
 mod code;
 mod prose;
@@ -14,7 +16,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Files of the project below these places, without what is built or installed.
+/// Files below these places, without what is built or installed.
 fn files(places: &[&str], ending: &str) -> Vec<PathBuf> {
     fn walk(at: &Path, ending: &str, found: &mut Vec<PathBuf>) {
         if at.is_dir() {
@@ -44,7 +46,7 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// Row of the table: the ceiling that holds today, and the budget that it is to reach.
+/// Ceiling that holds today, and budget to reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row {
     ceiling: usize,
@@ -74,7 +76,6 @@ fn parse(table: &str) -> BTreeMap<String, Row> {
     rows.map(row).collect()
 }
 
-/// Lists the figures of today that are above their ceilings.
 fn exceeded(table: &BTreeMap<String, Row>, today: &BTreeMap<String, usize>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, figure) in today {
