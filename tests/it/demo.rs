@@ -1,12 +1,12 @@
-//! The demo kills and stops the holders as it announces, without an overlap, and its recording can
-//! be played.
+//! The demo kills and stops the holders as announced, without an overlap, and its recording can be
+//! played.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Reads the frames of a recording after its header (asciinema's format, version 2).
+/// Frames after the header (asciinema's format, version 2).
 fn frames(path: &Path) -> Vec<(f64, String)> {
     let text =
         std::fs::read_to_string(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));
@@ -45,7 +45,6 @@ fn the_demo_kills_and_shows_who_is_in_control() {
         .stdin(Stdio::null())
         .output()
         .expect("python3 starts");
-    // The timeline's status: 0 for no overlap.
     assert!(output.status.success(), "{output:?}");
     let frames = frames(&cast);
     let shows = |text: &str| frames.iter().any(|(_, frame)| frame.contains(text));

@@ -1,4 +1,4 @@
-//! Locks in a helper's store (`--store HELPER:NAME`): the contract with the helper, and what its faults lead to.
+//! Locks in a helper's store (`--store HELPER:NAME`): the contract, and faults of the helper.
 
 use std::time::Duration;
 
@@ -10,7 +10,7 @@ use crate::support::journal::What;
 use crate::support::scene::Scene;
 use crate::support::{await_for, processes};
 
-/// A scene with a helper whose store is the scene's directory.
+/// A scene whose directory is the helper's store.
 fn scene() -> Scene {
     let scene = Scene::new();
     scene.helper();
@@ -21,7 +21,6 @@ fn store(scene: &Scene) -> String {
     format!("{}:job", scene.path("helper").display())
 }
 
-/// A verb with the scene's entry.
 fn verb<'a>(scene: &'a Scene, verb: &str) -> Run<'a> {
     let run = scene.verb(verb).env("STORE", scene.directory());
     run.env("XDG_RUNTIME_DIR", scene.directory())
@@ -32,7 +31,7 @@ fn run<'a>(scene: &'a Scene, name: &str) -> Run<'a> {
     verb(scene, "run").args(["--identity", name, "--lease", "10s", "--poll", "500ms"])
 }
 
-/// Has every call run this shell code before it is answered, or after.
+/// Every call runs this code before it is answered, or after.
 fn fault(scene: &Scene, when: &str, code: &str) {
     std::fs::write(scene.path("new"), code).expect("a file in the scene");
     std::fs::rename(scene.path("new"), scene.path(when)).expect("it is there");
@@ -44,7 +43,7 @@ fn forever(scene: &Scene, name: &str) -> crate::support::instance::Instance {
         .start()
 }
 
-/// The same with the longest lease, which nothing may wait for.
+/// Starts an instance with the longest lease, which nothing may wait for.
 fn patient(scene: &Scene, name: &str) -> crate::support::instance::Instance {
     run(scene, name)
         .args(["--lease", "60s"])
@@ -81,7 +80,7 @@ fn standby_takes_over_at_once_from_a_stopped_and_from_a_killed_supervisor() {
     journal.await_tag(What::Beat, "two");
     let mut three = forever(&scene, "three");
     three.await_log("standing by: two is in control");
-    // The guardian gives the entry back by the same helper.
+    // The guardian releases by the same helper.
     two.signal(Signal::SIGKILL);
     two.wait();
     let killed = Instant::now();
@@ -228,7 +227,7 @@ fn noise_on_stderr_and_a_daemon_with_open_pipes_delay_nothing() {
 #[test]
 fn lost_answer_of_a_write_ends_no_tenure_and_no_attempt() {
     let scene = scene();
-    // Each write is made, and every other one is said to have been refused or to have failed.
+    // Each write is made; every other one is said to be refused or failed.
     let code = "if [ \"$1\" = put ] && [ $status = 0 ]; then n=$(cat \"$STORE/n\" 2>/dev/null || echo 0); \
                 echo $((n + 1)) >\"$STORE/n\"; case $((n % 4)) in 1) status=4 ;; 3) status=1 ;; esac; fi";
     fault(&scene, "after", code);
@@ -376,7 +375,7 @@ fn cron_line_follows_a_dead_holder_once_its_lease_has_been_seen_to_pass() {
         run(&scene, "one").shell("true").finish().ended,
         Ended::Code(0)
     );
-    // As a holder leaves it whose machine is gone.
+    // As a dead machine's holder leaves it.
     let path = scene.path("db").join("job");
     let mut one = forever(&scene, "one");
     scene.journal.await_tag(What::Beat, "one");
@@ -413,7 +412,7 @@ fn doctor_races_writers_and_tells_what_a_helper_lacks() {
             .contains("10 races of 8 writers had one winner each"),
         "{good:?}"
     );
-    // It compares first, and writes when another has compared, too.
+    // Writes when another has compared, too.
     let code = "if [ \"$1\" = put ]; then [ \"$(tag)\" = \"$3\" ] || exit 4; mkdir -p \"$STORE/compared\"; \
                 : >\"$STORE/compared/$$\"; n=0; \
                 while [ \"$(ls \"$STORE/compared\" | wc -l)\" -lt 2 ] && [ $n -lt 300 ]; do \
@@ -485,7 +484,7 @@ fn acquire_whose_answer_was_lost_is_recognised_by_the_next_look() {
         let finished = finished.shell("echo ran").finish();
         assert_eq!(finished.stdout, "ran\n", "{finished:?}");
         assert!(!scene.path("lose").exists());
-        // Another's would be waited for, for a lease.
+        // Another's lease would be waited for.
         assert!(Instant::now().since(begun) < Duration::from_secs(30));
     }
 }

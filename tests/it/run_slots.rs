@@ -1,4 +1,4 @@
-//! `trafficcop run --slots`, end to end: a counting semaphore of locks.
+//! `trafficcop run --slots`: a counting semaphore.
 //!
 //! The hunt kills holders at random for 20 seconds; `SLOTS_HUNT=120` makes it two minutes.
 
@@ -17,7 +17,7 @@ use crate::support::journal::{Line, What};
 use crate::support::scene::Scene;
 
 const SECOND: u64 = 1_000_000_000;
-/// The shortest lease that the service grants; a file's lock has none.
+/// Shortest lease of the service; a file's lock has none.
 const LEASE: u64 = 15 * SECOND;
 const POLL: u64 = SECOND / 2;
 
@@ -45,7 +45,7 @@ fn let_end(scene: &Scene, name: &str) {
     File::create(scene.path(&format!("{name}.done"))).unwrap();
 }
 
-/// A stretch of control over one slot.
+/// Control over one slot.
 #[derive(Debug)]
 struct Stretch {
     slot: u32,
@@ -55,7 +55,7 @@ struct Stretch {
     last: u64,
 }
 
-/// Returns the stretches in the journal by time. A tag belongs to one stretch: SLOT.NAME.TOKEN.
+/// Stretches by time. Each has one tag: SLOT.NAME.TOKEN.
 fn stretches(lines: &[Line]) -> Vec<Stretch> {
     let mut found: BTreeMap<&str, Stretch> = BTreeMap::new();
     for line in lines {
@@ -77,8 +77,7 @@ fn stretches(lines: &[Line]) -> Vec<Stretch> {
     found
 }
 
-/// Checks the promise for N slots: at most one stretch at a time in each, so at most N in all, with
-/// growing tokens in each.
+/// Each of N slots has at most one stretch at a time, with growing tokens.
 fn judge(scene: &Scene, slots: u32) -> Vec<Stretch> {
     let all = stretches(&scene.journal.lines());
     for (at, one) in all.iter().enumerate() {
@@ -99,15 +98,15 @@ fn judge(scene: &Scene, slots: u32) -> Vec<Stretch> {
     all
 }
 
-/// Returns the longest time in which a slot was free, between its first holder and its last.
+/// Longest time without a holder, between the first and the last.
 fn longest_gap(all: &[Stretch], slot: u32) -> u64 {
     let mine: Vec<&Stretch> = all.iter().filter(|one| one.slot == slot).collect();
     let gaps = mine.windows(2).map(|pair| pair[1].first - pair[0].last);
     gaps.max().unwrap_or(0)
 }
 
-/// Runs five instances on two slots; about every second it kills a holder's supervisor, and starts
-/// another instance.
+/// Five instances on two slots; about every second a holder's supervisor is killed, and another
+/// instance starts.
 fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
     let scene = Scene::new();
     let seconds = std::env::var("SLOTS_HUNT").map_or(20, |text| text.parse().expect("seconds"));
@@ -125,7 +124,7 @@ fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
     let begin = Instant::now();
     let mut killed = 0;
     while Instant::now().since(begin) < Duration::from_secs(seconds) {
-        // Both slots are taken before the next death, so that each gap belongs to one death.
+        // Each gap belongs to one death.
         let living = await_for(
             "both slots to be taken",
             || {
@@ -142,7 +141,7 @@ fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
             },
             || format!("{:#?}", stretches(&scene.journal.lines())),
         );
-        // At any point of their work: the pace of deaths.
+        // At any point of their work.
         std::thread::sleep(Duration::from_millis(fastrand::u64(0..500)));
         let prey = &living[fastrand::usize(..2)];
         let at = crowd.iter().position(|(name, _)| name == prey).unwrap();
@@ -254,7 +253,6 @@ fn instances_with_different_numbers_of_slots_share_those_that_both_name() {
         let late = run.shell("true").finish();
         assert_eq!(late.ended, Ended::Code(75), "{}", late.stderr);
     }
-    // The plain lock is not a slot.
     let plain = scene.run_on_file().arg("-n").command(["true"]).finish();
     assert_eq!(plain.ended, Ended::Code(0), "{}", plain.stderr);
     for (name, mut instance) in all {
@@ -282,7 +280,7 @@ fn refusal_names_the_holders_of_all_slots() {
     for name in names {
         assert!(late.stderr.contains(name), "{}", late.stderr);
     }
-    // A standby takes the next free slot, and logs one line until then.
+    // It takes the next free slot, with one log line until then.
     let waits = on_file(&scene, "waits").shell(&script(&scene, "waits"));
     let mut waits = waits.start();
     waits.await_log("standing by");
@@ -323,7 +321,6 @@ fn doorbell_of_each_slots_holder_is_heard() {
     waits.await_log("hears the holder's doorbell, 0 standbys before this one");
     let_end(&scene, "rings");
     assert_eq!(rings.wait(), Ended::Code(0), "{}", rings.stderr());
-    // Its poll would take an hour.
     starts("waits");
     for (name, instance) in [("deaf", &mut deaf), ("waits", &mut waits)] {
         let_end(&scene, name);

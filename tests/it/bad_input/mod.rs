@@ -1,5 +1,5 @@
-//! Input that cannot work is refused: one line that names what, why and what to do, the right exit
-//! status, nothing started, nothing left behind, no secret shown.
+//! Input that cannot work is refused: in one line that names what, why and what to do, with the
+//! right exit status, nothing started or left behind, no secret shown.
 
 mod account;
 mod environment;
@@ -12,14 +12,14 @@ use crate::support::instance::{Ended, Run};
 use crate::support::proxy::Proxy;
 use crate::support::scene::Scene;
 
-/// A valid key of no account.
+/// Valid, but of no account.
 const WRONG_KEY: &str =
     "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2U=";
-/// A SAS with a signature that can be searched for.
+/// SAS with a signature that can be searched for.
 const SAS: &str = "sv=2021-12-02&ss=b&srt=sco&sp=rwdlac&se=2199-01-01&sig=U2VjcmV0U2lnbmF0dXJl";
 const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
-/// Runs a command line that must be refused with this status, in one line with all these words.
+/// Refused with this status, in one line with all these words.
 fn refused(scene: &Scene, run: Run<'_>, status: i32, words: &[&str]) {
     let marker = scene.path("marker");
     let finished = run.command(["touch", marker.to_str().unwrap()]).finish();
@@ -53,7 +53,7 @@ fn judge(scene: &Scene, stderr: &str, ended: Ended, status: i32, words: &[&str])
     scene.await_nobody();
 }
 
-/// Lists the scene's directory without the harness's own outputs.
+/// Ignores the harness's own outputs.
 fn left_behind(scene: &Scene) -> Vec<String> {
     std::fs::read_dir(scene.directory())
         .unwrap()
@@ -62,14 +62,14 @@ fn left_behind(scene: &Scene) -> Vec<String> {
         .collect()
 }
 
-/// Checks arguments on a lock file that are refused before the file is created.
+/// Refused before the lock file is created.
 fn bad_usage(args: &[&str], words: &[&str]) {
     let scene = Scene::new();
     refused(&scene, scene.run_on_file().args(args), 64, words);
     assert_eq!(left_behind(&scene), [""; 0]);
 }
 
-/// Checks arguments on a blob of a reachable store.
+/// Refused on a reachable store.
 fn bad_usage_on_blob(args: &[&str], words: &[&str]) {
     let scene = Scene::new();
     let proxy = Proxy::before(azurite().port);

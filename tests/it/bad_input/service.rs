@@ -69,7 +69,6 @@ fn closed_port_is_reported() {
     );
 }
 
-/// Checks the refusal of a server that is no storage service.
 fn strange_server(mode: Mode, words: &[&str]) {
     let scene = Scene::new();
     let server = Proxy::alone(mode);
@@ -110,7 +109,7 @@ fn a_server_that_never_answers() {
     strange_server(Mode::Freeze, &["locks/one"]);
 }
 
-/// Starts a TLS server with the certificate of the tests' authority, which answers nothing.
+/// Answers nothing after the handshake with the tests' authority.
 fn tls_server() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();
@@ -126,7 +125,7 @@ fn tls_server() -> u16 {
     port
 }
 
-/// The message names the server and what to do, in plain words instead of the library's.
+/// The message names the server and what to do, in plain words.
 #[test]
 fn why_there_is_no_tls() {
     let scene = Scene::new();

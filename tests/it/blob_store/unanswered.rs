@@ -1,5 +1,5 @@
-//! Attempts without an answer, or with a wrong one: they may have had their effect, and are
-//! repeated or undone.
+//! Attempts without an answer, or with a wrong one: repeated or undone, because they may have had
+//! their effect.
 
 use trafficcop::Instant;
 use trafficcop_lease::LeaseStore;
@@ -69,7 +69,7 @@ async fn an_acquire_that_is_dropped_in_flight_is_undone_by_release() {
     }
     blob.release(later()).await.expect("undone");
     server.played();
-    // Undone once, there is nothing more to undo.
+    // Undone once.
     blob.release(later()).await.expect("nothing to do");
     server.played();
 }

@@ -13,12 +13,12 @@ use trafficcop_guardian::containment::{Forked, Pidns};
 use crate::contain::cgroup::family;
 use crate::contain::role::{Role, dies, is_root, pidfd, say, told, within};
 
-/// Returns root and an unprivileged user.
+/// Root and an unprivileged user.
 fn users() -> Vec<u32> {
     if is_root() { vec![0, 65534] } else { vec![0] }
 }
 
-/// Starts a role for each user, and prints where the machine refuses.
+/// A role for each user; prints where the machine refuses.
 pub(crate) fn in_namespaces(name: &str, test: impl Fn(Role)) {
     for user in users() {
         let mut role = Role::start(name, user, &[]);
@@ -42,7 +42,7 @@ pub(crate) fn pidns_or_say_so() -> bool {
     }
 }
 
-/// Lists the processes in the namespace of this init as seen from outside, init first.
+/// The namespace's processes from outside, init first.
 fn members(init: i32) -> Vec<i32> {
     let space = fs::read_link(format!("/proc/{init}/ns/pid")).expect("init lives");
     let mut found = vec![init];
@@ -59,7 +59,6 @@ fn members(init: i32) -> Vec<i32> {
     found
 }
 
-/// Plays a guardian: makes a namespace with a family in it, then follows the test's orders.
 #[test]
 #[ignore = "a role"]
 fn role_pidns() {
@@ -76,7 +75,7 @@ fn role_pidns() {
             "extend" => space.extend(Instant::now() + Duration::from_secs(3600)),
             "near" => {
                 space.extend(Instant::now() + Duration::from_millis(300));
-                // It notices at its next look; a signal that all ignore triggers one.
+                // It looks again after a signal that all ignore.
                 space.signal_all(libc::SIGUSR1).expect("told");
             }
             "empty?" => say(space.is_empty()),
@@ -89,7 +88,7 @@ fn role_pidns() {
     }
 }
 
-/// Returns the pids of a `role_pidns`: pidfds of init, main and the daemon.
+/// Pidfds of init, main and daemon.
 pub(crate) fn meet(role: &mut Role) -> (i32, Vec<OwnedFd>) {
     let init = role.hear_number();
     let main = role.hear_number();
@@ -116,15 +115,15 @@ fn a_namespace_dies_at_its_deadline_although_the_guardian_is_stopped() {
         role.tell("empty?");
         assert_eq!(role.hear(), "false");
         kill(role.pid(), Signal::SIGSTOP).expect("stopped");
-        // Init waits until the stopped parent reaps the main process, but nothing in the namespace
-        // runs any more.
+        // Init waits until the stopped parent reaps the main process, but nothing else runs any
+        // more.
         assert!(all[1..].iter().all(dies));
         role.kill();
         assert!(dies(&all[0]));
     });
 }
 
-/// The kernel does it, too, but only later in init's own end.
+/// The kernel does it, too, but later in init's own end.
 #[test]
 fn an_init_that_is_asked_to_kills_the_others_and_ends_by_itself() {
     in_namespaces("namespace::role_pidns", |mut role| {

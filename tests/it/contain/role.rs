@@ -1,5 +1,4 @@
-//! A role: this test binary as a separate program, which a test starts and controls over stdin and
-//! stdout.
+//! This test binary as a separate program, controlled over stdin and stdout.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -45,7 +44,7 @@ impl Role {
         }
     }
 
-    /// Returns the next line that the role says with `say`; panics at its end.
+    /// Panics at the role's end.
     pub(crate) fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -85,7 +84,7 @@ impl Role {
 }
 
 impl Drop for Role {
-    /// Kills the role if the test fails.
+    /// Kills it if the test fails.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();
@@ -115,7 +114,7 @@ pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Opens a pidfd, which becomes readable when the process is dead.
+/// Becomes readable at the process's death.
 pub(crate) fn pidfd(pid: i32) -> OwnedFd {
     // SAFETY: an integer in, a new descriptor out.
     unsafe {

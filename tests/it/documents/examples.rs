@@ -1,11 +1,11 @@
-//! The scripts for `work` treat a message as they say, whatever its content.
+//! The scripts for `work` treat a message as they say, whatever it contains.
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
 
 use crate::documents::root;
 
-/// Plays a script with this message on stdin, in a shell in which `trafficcop check` succeeds.
+/// `trafficcop check` succeeds in the shell.
 fn play(script: &str, variables: &[(&str, &str)], body: &str) -> Output {
     let mut shell = Command::new("sh")
         .args(["-c", "trafficcop() { true; }; . \"$1\"", "sh"])
@@ -18,7 +18,6 @@ fn play(script: &str, variables: &[(&str, &str)], body: &str) -> Output {
         .spawn()
         .expect("a shell");
     let mut stdin = shell.stdin.take().expect("its stdin");
-    // A script that ends without reading says why.
     let _ = stdin.write_all(body.as_bytes());
     drop(stdin);
     shell.wait_with_output().expect("its end")
@@ -77,7 +76,7 @@ fn a_message_of_a_session_is_booked_once_whatever_its_id_is() {
         assert_eq!(status, Some(0), "{id}: {played}");
         assert_eq!(kept(), "12 next\n", "{id}");
     }
-    // An amount that is no number is refused, and so is one in the file.
+    // Neither as an amount, nor in the file.
     for amount in ["", "x", "-1", "010", "99999999999999999999"] {
         let (status, played) = book("other", amount);
         assert_eq!(status, Some(65), "{amount}: {played}");

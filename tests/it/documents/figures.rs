@@ -1,12 +1,12 @@
-//! The book's tables of figures have the shape of those that `cargo bench` prints. Only the shape
-//! is compared: the figures are those of one machine on one day.
+//! The book's tables of figures have the shape of `cargo bench`'s. The figures themselves are those
+//! of one machine on one day.
 
 #[path = "../../../benches/figures/rows.rs"]
 mod rows;
 
 use crate::documents::text;
 
-/// Checks that the chapter has a table with these names, and a value in each cell.
+/// A table with these names, and a value in each cell.
 fn has_table(page: &str, after: &str, columns: &[&str], rows: &[&str]) {
     let chapter = text(page);
     let (_, figures) = chapter.split_once(after).expect("what goes before");

@@ -2,14 +2,13 @@
 //! limits of what a machine can promise. `promises.rs` writes the tables in `docs/guarantees.md`
 //! and `man/trafficcop-guarantees.7` from it.
 //!
-//! Only data; text between backticks is set as typed. Every claim needs a named test: `promises.rs`
-//! looks for each of them.
+//! Text between backticks is set as typed. Every claim needs a named test: `promises.rs` looks for
+//! each.
 
-/// Tests of one folder of `tests/it/` or one binary of `tests/` (`lib`: of the crate itself;
-/// `faults`: the suite's faults).
+/// A folder of `tests/it/` or a binary of `tests/` (`lib`: the crate itself; `faults`: the suite's
+/// faults), and tests in it.
 pub(crate) type Shown = (&'static str, &'static [&'static str]);
 
-/// A fault and its effect.
 pub(crate) struct Guarantee {
     pub(crate) fault: &'static str,
     pub(crate) happens: &'static str,
@@ -17,15 +16,14 @@ pub(crate) struct Guarantee {
     pub(crate) shown: &'static [Shown],
 }
 
-/// A limit: a gap that no local process can close, and the remedy.
+/// A gap that no local process can close, and the remedy.
 pub(crate) struct Limit {
     pub(crate) what: &'static str,
     pub(crate) answer: &'static str,
     pub(crate) shown: &'static [Shown],
 }
 
-/// A setting, or several of a kind, and the effect if two instances on one lock have different
-/// values.
+/// Effect of settings that differ between two instances on one lock.
 pub(crate) struct Setting {
     pub(crate) flags: &'static str,
     pub(crate) may_differ: bool,
@@ -33,14 +31,14 @@ pub(crate) struct Setting {
     pub(crate) shown: &'static [Shown],
 }
 
-/// Number of the promise's rows in the last full run of the fault suite; `INJECTED_FAULTS` counts
-/// the faults in them (the line "the promise" at its end).
+/// Rows of the promise in the fault suite's last full run; `INJECTED_FAULTS` counts their faults
+/// (the line "the promise" at its end).
 pub(crate) const PROMISE_ROWS: usize = 550;
 pub(crate) const INJECTED_FAULTS: usize = 602;
-/// Number of schedules in the simulated fleet's last full run, from seed 1 on.
+/// Schedules of the fleet's last full run, from seed 1.
 pub(crate) const SCHEDULES: u64 = 20_000;
 
-/// Returns the sentence with these figures.
+/// The sentence with these figures.
 pub(crate) fn proof() -> String {
     let mut schedules = SCHEDULES.to_string();
     schedules.insert(schedules.len() - 3, ',');
@@ -51,7 +49,6 @@ pub(crate) fn proof() -> String {
     )
 }
 
-/// Text that explains the columns.
 pub(crate) const TIMES: &str = "`t0` is the moment just before the last good renewal was sent. With the default lease \
     of 60 s the command gets the stop signal at `t0`+48 s and SIGKILL at `t0`+58 s; of 30 s at `t0`+24 s and `t0`+29 \
     s; of 15 s at `t0`+11 s and `t0`+14 s. Another instance can get control from `t0` + lease on. A file on a local \
@@ -727,7 +724,7 @@ pub(crate) const DIFFERENT: &str = "An instance relies only on what every instan
     you can change a setting on one machine after another. All instances must name the same lock; on a shared drive \
     they must also run as the same user.";
 
-/// Settings that may differ between instances.
+/// Those that may differ between instances.
 pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--lease`",
@@ -855,7 +852,6 @@ pub(crate) const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// Limits of what a machine can promise.
 pub(crate) const LIMITS: &[Limit] = &[
     Limit {
         what: "Supervisor *and* guardian are stopped past the lease",

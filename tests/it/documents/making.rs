@@ -1,4 +1,4 @@
-//! Tools for making man pages: clap's sections of a definition, and additional sections.
+//! Man pages from clap's sections and additional ones.
 
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
@@ -7,8 +7,7 @@ use crate::documents::definition;
 
 const WRITE: &str = "a vector takes everything";
 
-/// Returns the definition of a verb, by the name of its page, without clap's text after the help,
-/// which additional sections contain.
+/// A verb's definition without clap's text after the help, which additional sections contain.
 pub(crate) fn definition_of(verb: &str) -> clap::Command {
     let whole = definition();
     let found = whole.find_subcommand(verb);
@@ -19,11 +18,11 @@ pub(crate) fn definition_of(verb: &str) -> clap::Command {
     found.name(name).display_name(name).after_long_help("")
 }
 
-/// Makes a page: clap's sections of this definition, but with this synopsis, and then the rest.
+/// Clap's sections with this synopsis, then the rest.
 pub(crate) fn page(command: clap::Command, synopsis: Option<&Roff>, rest: &Roff) -> Vec<u8> {
     let has_verbs = command.has_subcommands();
-    // The page shows each flag's variable, which the help mentions only once. A flag hidden from
-    // the short help would lose its text here.
+    // The page shows each flag's variable. A flag hidden from the short help would lose its text
+    // here.
     let command = command.mut_args(|arg| arg.hide_env(false).hide_short_help(false));
     let man = Man::new(command).date("");
     let mut page = Vec::new();
@@ -43,7 +42,6 @@ pub(crate) fn page(command: clap::Command, synopsis: Option<&Roff>, rest: &Roff)
     page
 }
 
-/// Makes a page without a definition.
 pub(crate) fn page_of(roff: &Roff) -> Vec<u8> {
     let mut page = Vec::new();
     roff.to_writer(&mut page).expect(WRITE);
@@ -63,7 +61,7 @@ pub(crate) fn section(page: &mut Roff, title: &str, list: &[(&str, &str)]) {
     rows(page, list);
 }
 
-/// States that each option has a variable, with `option` as the example.
+/// Each option has a variable; `option` is the example.
 pub(crate) fn by_variable(option: &str) -> String {
     let variable = option.replace("--", "TRAFFICCOP_").replace('-', "_");
     let variable = variable.to_uppercase();
@@ -87,7 +85,6 @@ pub(crate) fn examples(page: &mut Roff, examples: &[(&str, &str)]) {
     }
 }
 
-/// Adds references, with their sections.
 pub(crate) fn see_also(page: &mut Roff, pages: &[(&str, &str)]) {
     page.control("SH", ["SEE ALSO"]);
     let mut text = Vec::new();
@@ -99,7 +96,7 @@ pub(crate) fn see_also(page: &mut Roff, pages: &[(&str, &str)]) {
     page.text(text);
 }
 
-/// Sets text between backticks in bold, and text between stars in italics.
+/// Backticks make bold, stars italics.
 pub(crate) fn inlines(text: &str) -> Vec<Inline> {
     let mut inlines = Vec::new();
     for (number, part) in text.split('`').enumerate() {

@@ -1,5 +1,5 @@
-//! Every message of the binary, read from its sources: one list for a reader, and the share of its words that
-//! make a sentence hard to read.
+//! Every message of the binary, read from its sources: a list for a reader, and the share of its
+//! words that make a sentence hard to read.
 //!
 //! `cargo test --test it -- documents::messages --nocapture` prints the list as Markdown.
 
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::root;
 
-/// Words that make a reader stop, as in `prose.py`.
+/// Words of `prose.py` that make a reader stop.
 const RIDDLES: &[&str] = &[
     "whoever",
     "whomever",
@@ -45,13 +45,12 @@ const RIDDLES: &[&str] = &[
     "all the same",
 ];
 
-/// Pronouns for the program, which is to be called by its name.
+/// Pronouns for the program, which has a name.
 const WE: &[&str] = &["we", "us", "our", "ours", "ourselves"];
 
-/// Largest number of riddles in 10,000 words.
+/// Riddles in 10,000 words.
 const LIMIT: usize = 3;
 
-/// Macros whose strings are for programmers.
 const NOT_FOR_USERS: &[&str] = &[
     "assert!",
     "assert_eq!",
@@ -69,7 +68,7 @@ const NOT_FOR_USERS: &[&str] = &[
     "include_str!",
 ];
 
-/// String literals of a source without its tests, each with its line.
+/// String literals of a source without its tests, with their lines.
 fn strings(source: &str) -> Vec<(usize, String)> {
     let source = source
         .split("#[cfg(test)]\nmod tests {")
@@ -110,20 +109,19 @@ fn strings(source: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Returns the number of hashes of a raw string that begins here.
+/// Hashes of a raw string that begins here.
 fn raw(rest: &str) -> Option<usize> {
     let rest = rest.strip_prefix('r')?;
     let hashes = rest.len() - rest.trim_start_matches('#').len();
     rest[hashes..].starts_with('"').then_some(hashes)
 }
 
-/// Adds a literal that has words, unless it is for programmers.
+/// Only literals with words, and not for programmers.
 fn keep(found: &mut Vec<(usize, String)>, source: &str, at: usize, line: usize, text: &str) {
-    // The statement so far.
     let before = source[..at].rsplit([';', '{', '}']).next();
     let before = before.unwrap_or_default();
     let is_for_users = !NOT_FOR_USERS.iter().any(|name| before.contains(name));
-    // A line that continues in the next one.
+    // Continued in the next line.
     let mut words = text.split("\\\n");
     let first = words.next().unwrap_or_default().to_owned();
     let text = words.fold(first, |text, more| text + more.trim_start());
@@ -132,7 +130,6 @@ fn keep(found: &mut Vec<(usize, String)>, source: &str, at: usize, line: usize, 
     }
 }
 
-/// Returns every message, with its file and line.
 fn messages() -> Vec<(String, usize, String)> {
     let mut all = Vec::new();
     for folder in ["src", "crates"] {
@@ -162,7 +159,7 @@ fn read(folder: &Path, all: &mut Vec<(String, usize, String)>) {
     }
 }
 
-/// Whether the text has this word or phrase, whatever its case.
+/// Whether the text has this phrase, in any case of letters.
 fn has(text: &str, phrase: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_' || c == '-' || c == '.';
     text.match_indices(phrase).any(|(at, _)| {
@@ -185,7 +182,7 @@ fn messages_are_in_plain_english() {
         println!("- {}", text.replace('\n', "\\n"));
         words += text.split_whitespace().count();
         let lower = text.to_lowercase();
-        // One style sheet is among them.
+        // One is a style sheet.
         let is_prose = !text.contains("{fill:");
         for phrase in RIDDLES
             .iter()

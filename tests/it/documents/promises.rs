@@ -1,4 +1,4 @@
-//! The guarantees: their man page, their chapter of the book, and the existence of the named tests.
+//! The guarantees' man page, chapter, and named tests.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -10,7 +10,7 @@ use crate::documents::guarantees::{FENCING, GUARANTEES, LIMITS, SETTINGS, Shown}
 use crate::documents::making::{inlines, page_of, see_also};
 use crate::documents::{fresh, guarantees, root, table, text};
 
-/// Formats as `ROOM: NAME, NAME; ROOM: NAME`.
+/// `ROOM: NAME, NAME; ROOM: NAME`.
 fn tests_of(shown: &[Shown]) -> String {
     let of_one = |(room, names): &Shown| {
         let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
@@ -77,7 +77,7 @@ fn answer(may_differ: bool) -> &'static str {
     if may_differ { "yes" } else { "no" }
 }
 
-/// Wraps text to the chapter's line length.
+/// Wraps to the chapter's line length.
 fn filled(text: &str) -> String {
     let mut lines = String::new();
     let mut length = 0;
@@ -103,7 +103,7 @@ const END: &str = "<!-- end of the guarantees -->\n";
 
 const APPENDIX: &str = "tests/GUARANTEES.md";
 
-/// Returns the page that names the tests of each row, by its number in the chapter.
+/// The page that names the tests of each row, by its number.
 fn appendix() -> String {
     let faults = GUARANTEES.iter().map(|row| row.shown);
     let limits = LIMITS.iter().map(|row| row.shown);
@@ -182,7 +182,7 @@ fn shown() -> impl Iterator<Item = (&'static str, &'static str)> {
     all.flat_map(|(room, names)| names.iter().map(move |name| (*room, *name)))
 }
 
-/// Collects all Rust text in this file or below this path.
+/// All Rust text at or below this path.
 fn sources(path: &Path, into: &mut String) {
     if path.is_dir() {
         for entry in std::fs::read_dir(path).expect("a directory") {
@@ -283,7 +283,7 @@ fn the_counted_proof_counts_what_the_suites_play() {
     };
     let random = constant(&text("tests/faults/main.rs"), "const RANDOM: u64 = ");
     assert_eq!(guarantees::PROMISE_ROWS, promised + random);
-    // Each row has one fault; a random row has two or three rounds of one or two.
+    // Each row has one; a random row has two or three rounds of one or two.
     let faults = guarantees::INJECTED_FAULTS - promised;
     assert!((2 * random..=6 * random).contains(&faults), "{faults}");
     let command = format!(

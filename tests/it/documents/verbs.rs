@@ -1,4 +1,4 @@
-//! The man pages of the verbs that look or intervene, and of the formats.
+//! Man pages of the verbs that look or intervene, and of the formats.
 
 use clap_mangen::roff::{Roff, roman};
 use trafficcop::internals::{args, report, status};
@@ -23,7 +23,7 @@ pub(crate) fn page_of_check() -> Vec<u8> {
     page(definition_of("check"), None, &rest)
 }
 
-/// A verb that looks or intervenes: its name, own lists, exit statuses, examples.
+/// Name, own lists, exit statuses, examples.
 type Verb<'a> = (
     &'a str,
     &'a [(&'a str, &'a [(&'a str, &'a str)])],
@@ -113,7 +113,6 @@ pub(crate) fn page_of_timeline() -> Vec<u8> {
     page(definition_of("timeline"), None, &rest)
 }
 
-/// Text on how a timeline is made from logs.
 const TIMELINE: &[&str] = &[
     "A tenure begins when its instance reports control, and ends when the lease was given back. Two tenures overlap \
      if one begins before the last process of the other's command was gone. The moments are those of the machine's \

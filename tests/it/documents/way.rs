@@ -1,8 +1,8 @@
-//! The list of functions on a run's way, in CONTRIBUTING.md, agrees with the sources.
+//! The list of functions on a run's way (CONTRIBUTING.md) agrees with the sources.
 
 use super::text;
 
-/// Row of the list: a function, its file, and its caller (none for the first).
+/// A function, its file, and its caller (none for the first).
 struct Row {
     function: String,
     file: String,
@@ -25,7 +25,7 @@ fn rows(page: &str) -> Vec<Row> {
     list.lines().filter_map(row).collect()
 }
 
-/// Returns the body of this function, or of this method if the name has a type in front.
+/// Body of a function, or of a method with its type in front.
 fn body<'a>(source: &'a str, function: &str) -> Option<&'a str> {
     let (of, name) = function
         .split_once("::")
@@ -49,7 +49,7 @@ fn body<'a>(source: &'a str, function: &str) -> Option<&'a str> {
             from = Some((at, depth));
         }
         at += line.len();
-        // rustfmt puts the closing brace at the indentation of the first line.
+        // rustfmt puts the closing brace at the first line's indentation.
         if let Some((from, depth)) = from
             && line.trim_end() == format!("{}}}", " ".repeat(depth))
         {
@@ -62,7 +62,7 @@ fn body<'a>(source: &'a str, function: &str) -> Option<&'a str> {
 fn calls(body: &str, function: &str) -> bool {
     let name = function.rsplit("::").next().unwrap_or(function);
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    // Without the signature, or each would call itself.
+    // The signature would call itself.
     let (_, code) = body.split_once("{\n").unwrap_or_default();
     let code: Vec<&str> = code
         .lines()

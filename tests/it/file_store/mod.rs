@@ -1,5 +1,5 @@
-//! The file store against real files, descriptions and processes. Two stores in one process exclude
-//! each other like two machines: a lock belongs to its description.
+//! The file store against real files and processes. Two stores in one process exclude each other
+//! like two machines: a lock belongs to its description.
 
 mod confirm;
 mod control;
@@ -39,7 +39,7 @@ fn late() -> Instant {
     Instant::now() + Duration::from_secs(120)
 }
 
-/// Limits a wait far beyond the needs of a loaded machine; a test that gets there has hung.
+/// Far beyond a loaded machine's needs; a test that gets there has hung.
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(120), what)
         .await
@@ -61,7 +61,7 @@ async fn held(store: &File) -> HolderInfo {
     }
 }
 
-/// Waits for `store`'s lock, as a standby does, and acquires it.
+/// Waits as a standby does, then acquires.
 async fn stand_by(store: &File) -> Grant {
     in_time(async {
         loop {
@@ -75,13 +75,12 @@ async fn stand_by(store: &File) -> Grant {
     .await
 }
 
-/// Returns the descriptor that keeps `store`'s lock.
 fn descriptor(store: &File) -> OwnedFd {
     let ours = store.orphan_release().expect("duplicated");
     ours.descriptor.expect("a lock")
 }
 
-/// Starts a process that has `store`'s descriptor open until its standard input ends.
+/// Has `store`'s descriptor until its standard input ends.
 fn heir(store: &File) -> Child {
     let descriptor = descriptor(store);
     Command::new("sh")

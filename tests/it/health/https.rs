@@ -1,5 +1,4 @@
-//! `--health https://…`: a server with a certificate of the tests' authority, and servers that are
-//! not trusted.
+//! `--health https://…`, with servers that are trusted or not.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -22,17 +21,14 @@ use crate::support::scene::Scene;
 
 const WELL: &str = "HTTP/1.1 204 No Content\r\n\r\n";
 
-/// Beginning of a server's connection.
 enum Begins {
-    /// TLS with this certificate.
     With(Arc<ServerConfig>),
-    /// Silence after the connection is accepted.
+    /// Silence after the accept.
     Never,
-    /// Plain text instead of TLS.
     Plain,
 }
 
-/// A server with this behaviour, and the number of its answers.
+/// Server with the number of its answers.
 struct Server {
     port: u16,
     answered: Arc<AtomicUsize>,
@@ -83,7 +79,7 @@ impl Server {
     }
 }
 
-/// Reads a request and answers it; `None` if the client hangs up.
+/// `None` if the client hangs up.
 fn answer(mut stream: StreamOwned<ServerConnection, TcpStream>, says: &str) -> Option<()> {
     let mut reader = BufReader::new(&mut stream);
     loop {
@@ -100,8 +96,8 @@ fn answer(mut stream: StreamOwned<ServerConnection, TcpStream>, says: &str) -> O
     stream.flush().ok()
 }
 
-/// Makes a server with a certificate for this name from an untrusted authority, or, if `is_ca`,
-/// with the authority's own. Returns the authority's certificate in PEM, too.
+/// A certificate for this name from an untrusted authority, or, if `is_ca`, the authority's own.
+/// Also returns the authority's certificate in PEM.
 fn other_server(name: &str, is_ca: bool) -> (Arc<ServerConfig>, String) {
     let key = || KeyPair::generate().expect("a key");
     let mut params = CertificateParams::new([]).expect("no names");
@@ -165,14 +161,13 @@ fn a_server_whose_authority_is_trusted_keeps_control() {
     ] {
         let before = server.answered.load(Ordering::SeqCst);
         let mut one = asked(run, &url, PATIENT).start();
-        // The first has been judged by then.
         server.await_answers(before + 2);
         assert!(!one.stderr().contains("--health"), "{}", one.stderr());
         stop(&mut one);
     }
 }
 
-/// Checks that two failing checks, the second of which is one too many, cost control.
+/// Two failing checks, the second of which is one too many, cost control.
 fn costs_control(run: Run<'_>, url: &str, why: &str) {
     let mut one = asked(run, url, pace(why)).start();
     one.await_log(&format!("--health {why}"));
@@ -232,7 +227,7 @@ fn a_server_that_is_trusted_and_does_not_answer_well_costs_control() {
             "was answered 302, a redirect, which is not followed",
         ),
         (with(), "HTTP/1.1 503 Busy\r\n\r\n", "was answered 503"),
-        // The time of a check includes its handshake.
+        // The handshake counts.
         (Begins::Never, "", TOO_LONG),
         (
             Begins::Plain,

@@ -1,4 +1,4 @@
-//! `--health CMD`: a command that checks, under the same promise as the command that it checks.
+//! `--health CMD`, under the same promise as the command that it checks.
 
 use std::fs::File;
 
@@ -12,7 +12,7 @@ use crate::support::processes::Process;
 use crate::support::programs;
 use crate::support::scene::Scene;
 
-/// Starts an instance whose command writes into the journal, with this script as its check.
+/// The command writes into the journal; this script is its check.
 fn asked<'a>(scene: &'a Scene, run: Run<'a>, name: &str, script: &str) -> Instance {
     asked_every(PATIENT, scene, run, name, script)
 }
@@ -32,7 +32,7 @@ fn asked_every<'a>(
         .start()
 }
 
-/// Runs on a lock that is not kept by a descriptor.
+/// A lock not kept by a descriptor.
 fn on_share(scene: &Scene) -> Run<'_> {
     scene
         .run_on_file()
@@ -79,13 +79,13 @@ fn a_command_whose_checks_fail_loses_control_to_another_instance() {
 fn checks_that_fail_now_and_then_stop_nothing() {
     let scene = Scene::new();
     let asked = scene.path("asked");
-    // Two of three fail, but never three in a row.
+    // Never three in a row.
     let script = format!(
         "echo >> {0}; [ $(($(wc -l < {0}) % 3)) = 0 ]",
         asked.display()
     );
     let mut one = self::asked(&scene, scene.run_on_file(), "one", &script);
-    // Four have failed by then.
+    // Four have failed.
     await_lines(&asked, 7);
     one.await_log("--health succeeds again");
     assert!(!one.stderr().contains("hung:"), "{}", one.stderr());
@@ -105,7 +105,7 @@ fn check_that_cannot_be_started_for_want_of_processes_stops_nothing() {
     let mut one = asked_every(often, &scene, run, "one", "true");
     scene.journal.await_tag(What::Beat, "one");
     scene.refuse("fork");
-    // Twice the number that would be too many.
+    // Twice what would be too many.
     one.await_log_times("this is no failure of the command and does not count", 4);
     scene.grant("fork");
     assert!(!one.stderr().contains("hung"), "{}", one.stderr());
@@ -113,7 +113,7 @@ fn check_that_cannot_be_started_for_want_of_processes_stops_nothing() {
     assert_eq!(scene.journal.tenures().len(), 1);
 }
 
-/// The check forks a daemon that ignores TERM, ignores TERM itself, and never ends.
+/// A check that ignores TERM and never ends, with a daemon that ignores it, too.
 #[test]
 fn hanging_check_is_killed_with_its_tree_at_its_time_limit() {
     let scene = Scene::new();
@@ -126,7 +126,7 @@ fn hanging_check_is_killed_with_its_tree_at_its_time_limit() {
     stop(&mut two);
     stop(&mut one);
     scene.await_nobody();
-    // The checks belong to their command's tenure.
+    // Checks belong to their command's tenure.
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
@@ -138,7 +138,7 @@ fn a_check_that_runs_when_the_command_is_to_end_is_gone_before_control_is() {
     let mut one = on_share(&scene)
         .args(["--identity", "one", "--health", &script])
         .args(slow)
-        // The command does not feed the watchdog, and is stopped for that during a check.
+        // For lack of heartbeats, during a check.
         .args(["--watchdog", "2s", "--watchdog-start", "2s"])
         .args(COOL)
         .journalist("one", &[])
@@ -300,7 +300,7 @@ fn without_the_guardian_of_its_checks_an_instance_ends_in_order() {
         .args(["--health-timeout", "1h"])
         .journalist("one", &["--term", "100:0"])
         .start();
-    // Wait for both: a process that is stopped before its first line has no end in the journal.
+    // A process that is stopped before its first line has no end in the journal.
     scene.journal.await_tag(What::Beat, "one");
     let check = scene.journal.await_tag(What::Beat, "one/health");
     signal(parent_of(check.pid), Signal::SIGKILL);

@@ -1,4 +1,4 @@
-//! Reports about a command's health: a command that hangs does not lead.
+//! A command that hangs does not lead.
 
 use std::fs::File;
 
@@ -24,7 +24,7 @@ fn a_command_that_hangs_is_no_leader_and_its_health_is_told_everywhere() {
         "2",
         "--cooldown",
         "1h",
-        // The command ignores TERM, and is not killed meanwhile.
+        // The command ignores TERM.
         "--grace",
         "1h",
         "--status-file",
@@ -49,7 +49,7 @@ fn a_command_that_hangs_is_no_leader_and_its_health_is_told_everywhere() {
 
     File::create(&sick).expect("a file");
     health("hung");
-    // The effect is reported an instant later, and the server has a thread of its own.
+    // Reported an instant later, and the server has its own thread.
     await_for(
         "the drain",
         || (document()["state"] == "draining").then_some(()),

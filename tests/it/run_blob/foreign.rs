@@ -1,4 +1,4 @@
-//! Blobs of other programs: leases without an end, and data.
+//! Other programs' blobs: leases without an end, and data.
 
 use nix::sys::signal::Signal;
 
@@ -9,7 +9,7 @@ use crate::support::instance::{Ended, Finished, Run};
 use crate::support::journal::What;
 use crate::support::proxy::{Call, Fate, Proxy};
 
-/// Runs an operator's command on the stage's container or blob.
+/// An operator's command on the stage's container or blob.
 fn command<'a>(stage: &'a Stage, verb: &str, blob: &str) -> Run<'a> {
     let credential = connection_string(azurite().port);
     let run = stage
@@ -56,7 +56,7 @@ fn lease_without_an_end_is_reported_as_another_programs() {
         doctor.stdout.contains(endless) && doctor.ended == Ended::Code(1),
         "{doctor:?}"
     );
-    // The list includes a blob without a record.
+    // Without a record.
     let other = Blob::named("foreign-endless/other");
     other.create(&[]);
     other.acquire(STRANGER, -1);
@@ -91,7 +91,7 @@ fn finite_lease_of_another_program_names_the_last_recorded_holder() {
         .shell("true")
         .finish();
     assert_eq!(held.ended, Ended::Code(0), "{held:?}");
-    // The standby sees a free lease, and its acquire is refused once.
+    // The lease is free, and its acquire is refused once.
     let proxy = Proxy::before(azurite().port);
     proxy.next(Call::Acquire, Fate::Refuse(503, "ServerBusy"));
     let mut standby = stage.instance(proxy.port, "one", &["--poll", "5s"], &[]);

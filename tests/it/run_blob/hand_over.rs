@@ -1,4 +1,4 @@
-//! The holder ends in some way: the next instance runs then, and never before.
+//! However the holder ends, the next instance runs then, and never before.
 
 use std::time::Duration;
 
@@ -11,8 +11,8 @@ use crate::support::azurite::azurite;
 use crate::support::instance::{Ended, Instance};
 use crate::support::journal::What;
 
-/// Two instances compete, and `end` ends the first. The second must run long before a lease of a
-/// minute would have run out, but not before all processes of the first have ended.
+/// `end` ends the first of two instances. The second must run long before a lease of a minute has
+/// run out, but not before all processes of the first have ended.
 fn hand_over(
     container: &str,
     command: &[&str],

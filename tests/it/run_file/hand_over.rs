@@ -1,4 +1,4 @@
-//! The holder ends in some way: the next instance runs then, and never before.
+//! However the holder ends, the next instance runs then, and never before.
 
 use nix::sys::signal::Signal;
 
@@ -7,8 +7,8 @@ use crate::support::instance::{Ended, Instance};
 use crate::support::journal::What;
 use crate::support::scene::Scene;
 
-/// Two instances compete. The first, with this command, is in control, and `end` ends it. The
-/// second must run then, but not before all processes of the first have ended.
+/// `end` ends the first of two instances. The second must run then, but not before all processes of
+/// the first have ended.
 fn hand_over(command: &[&str], end: impl FnOnce(&Scene, &Instance), expected: Ended) {
     let scene = Scene::new();
     let mut first = instance(&scene, "first", &["--grace", "500ms"], command);

@@ -18,8 +18,7 @@ use crate::support::processes::{MARK, await_stopped};
 use crate::support::programs::trafficcop;
 use crate::support::scene::Scene;
 
-/// Runs a script as process 1 of a PID namespace; prints and returns `None` where that is not
-/// possible.
+/// Runs a script as process 1 of a PID namespace; `None` where that is not possible.
 fn in_another_namespace(scene: &Scene, options: &[&str], script: &str) -> Option<Output> {
     let options = [&["--pid", "--fork", "--kill-child"][..], options].concat();
     let mut command = unshared_or_say_so(&options, "exec \"$@\"")?;
@@ -33,7 +32,7 @@ fn process_1_reaps_the_orphans_that_it_adopts() {
     let scene = Scene::new();
     let (program, lock) = (trafficcop(), scene.lock().display().to_string());
     let orphan = scene.path("orphan").display().to_string();
-    // Apart from the command, like a leftover of `docker exec`.
+    // Like a leftover of `docker exec`.
     let script = format!(
         "sh -c 'sleep 1 & echo $! >{orphan}' &
         exec '{program}' run --contain none --file '{lock}' -- sh -c '
@@ -71,7 +70,7 @@ fn proc_of_another_namespace_is_refused() {
     }
 }
 
-/// `unshare --pid` without `--fork`: children are in a namespace that the instance is not in.
+/// `unshare --pid` without `--fork`: children are in a namespace without the instance.
 #[test]
 fn pid_namespace_for_children_only_is_refused() {
     if !geteuid().is_root() {
@@ -94,13 +93,13 @@ fn pid_namespace_for_children_only_is_refused() {
 }
 
 /// The guardian dies after its /proc was unmounted, and the one below shows other processes: only
-/// the kernel itself can tell whether a daemon of the command lives.
+/// the kernel can tell whether a daemon of the command lives.
 #[test]
 fn a_list_of_strangers_is_not_taken_for_an_empty_tree() {
     let scene = Scene::new();
     let (program, lock) = (trafficcop(), scene.lock().display().to_string());
     let at = scene.directory().display().to_string();
-    // The number must not belong to an important process outside: process 1 and 2 have children.
+    // Not the number of an important process outside: 1 and 2 have children.
     let script = format!(
         r#"cd '{at}'
         daemon='setsid sh -c "echo \$\$ > pid; mv pid daemon; exec sleep 600" > daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &'
@@ -152,7 +151,7 @@ fn without_a_duplicate_of_the_lock_s_descriptor_the_command_is_not_started() {
             .journalist("one", &[])
             .start();
         await_for("the hook", || hook.exists().then_some(()), || one.stderr());
-        // The hook got the lock's descriptor; none is free for the command.
+        // The hook got the lock's; none is free for the command.
         limit_files(
             if guardian_s {
                 one.guardian()
@@ -180,19 +179,19 @@ fn on_a_local_file_a_dead_supervisor_s_command_has_the_grace_of_a_stop() {
     one.wait();
     scene.await_nobody();
     let took = Instant::now().since(killed);
-    // Without --grace-on-loss, which a lock without a deadline does not use: 10 s.
+    // Not with --grace-on-loss, which a lock without a deadline does not use: 10 s.
     assert!((1..6).contains(&took.as_secs()), "{took:?}");
 }
 
-/// Returns the root of the cgroups' version 2 hierarchy.
+/// Root of version 2's hierarchy.
 fn cgroups() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let line = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
     Some(line.split(' ').nth(4)?.into())
 }
 
-/// Both processes of the holder die; a standby waits on the same machine. The rest of the holder's
-/// cgroup ends before the standby's command starts, and the cgroup is removed.
+/// A standby waits on the dead holder's machine. The holder's cgroup ends before the standby's
+/// command starts, and is removed.
 #[test]
 fn a_standby_ends_what_a_dead_holder_left_before_its_own_command_starts() {
     let scene = Scene::new();
@@ -227,7 +226,7 @@ fn a_standby_ends_what_a_dead_holder_left_before_its_own_command_starts() {
     let_end(&scene, "two");
     let two = two.finish();
     assert_eq!(two.ended, Ended::Code(0), "{}", two.stderr);
-    // No beat of the first's daemon lies in the second's tenure.
+    // No beat lies in the second's tenure.
     assert_eq!(scene.journal.judge(), ["one", "two"]);
     scene.await_nobody();
 }

@@ -1,8 +1,7 @@
 //! One run in each slot of the store's clock, whatever the machines' clocks say.
 //!
-//! Every instance here has a clock that is up to two hours wrong: a preloaded library shifts it,
-//! and each test checks that in the log. The proxy sets the clock of the blob's store; a file's
-//! clock is the kernel's.
+//! Every instance has a clock up to two hours wrong: a preloaded library shifts it, and each test
+//! checks that in the log. The proxy sets the clock of the blob's store; a file's is the kernel's.
 
 use std::collections::BTreeSet;
 
@@ -13,7 +12,6 @@ use crate::support::journal::What;
 use crate::support::programs::wrong_clock;
 use crate::support::proxy::Proxy;
 
-/// A full minute.
 const NOON: i64 = 1_893_499_200;
 
 /// Errors of ten clocks, in seconds.
@@ -27,7 +25,7 @@ fn with_wrong_clock<'a>(run: Run<'a>, by: i64) -> Run<'a> {
         .args(["--log", "json"])
 }
 
-/// Returns the time in the log, in seconds of the Unix epoch.
+/// Seconds of the Unix epoch.
 fn log_time(finished: &Finished) -> i64 {
     let line = finished.stderr.lines().next().expect("a log");
     let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
@@ -35,8 +33,7 @@ fn log_time(finished: &Finished) -> i64 {
     seconds(&ts)
 }
 
-/// Runs ten cron lines, each on a machine whose clock has its own error; returns the periods in
-/// which a command ran.
+/// Ten cron lines, each with its own clock error; returns the periods in which a command ran.
 fn ten_cron_lines(stage: &Stage, port: u16, per: &str, round: usize) -> Vec<String> {
     let now = time::OffsetDateTime::now_utc().unix_timestamp();
     let started: Vec<_> = errors()
@@ -74,7 +71,7 @@ fn ten_cron_lines_with_wrong_clocks_run_once_in_each_minute_of_the_service() {
     let proxy = Proxy::before(azurite().port);
     let mut periods = Vec::new();
     for round in 0..3 {
-        // Somewhere in the minute, not at its beginning.
+        // Not at the minute's beginning.
         proxy.set_date(NOON + 60 * i64::try_from(round).unwrap() + 17);
         periods.extend(ten_cron_lines(&stage, proxy.port, "1m", round));
     }
@@ -94,7 +91,7 @@ fn ten_cron_lines_with_wrong_clocks_run_once_in_each_slot_of_the_file_server() {
     let per = 10;
     let now = || time::OffsetDateTime::now_utc().unix_timestamp();
     let (begin, mut periods) = (now(), Vec::new());
-    // As many rounds as necessary: on a slow machine one round may span two slots.
+    // On a slow machine one round may span two slots.
     for round in 0.. {
         let slot = now() / per;
         periods.extend(ten_cron_lines(&stage, 0, "10s", round));

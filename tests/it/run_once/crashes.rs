@@ -1,4 +1,4 @@
-//! Crashes of the runner at each step: the supervisor alone, or together with its guardian.
+//! Crashes at each step: of the supervisor, or with its guardian.
 //!
 //! A step is suspended from outside: a stopped guardian starts no command, a stopped supervisor
 //! records nothing, and a proxy can withhold a release.
@@ -22,7 +22,6 @@ use crate::support::journal::What;
 use crate::support::proxy::{Call, Fate, Proxy};
 use crate::support::{await_for, processes};
 
-/// Processes to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Supervisor,
@@ -31,7 +30,7 @@ enum Victim {
 
 const VICTIMS: [Victim; 2] = [Victim::Supervisor, Victim::Both];
 
-/// Kills them, the guardian first, so that it cannot react.
+/// The guardian first, so that it cannot react.
 fn crash(instance: Instance, guardian: i32, victim: Victim) {
     if victim == Victim::Both {
         signal(guardian, Signal::SIGKILL);
@@ -39,12 +38,10 @@ fn crash(instance: Instance, guardian: i32, victim: Victim) {
     instance.signal(Signal::SIGKILL);
     drop(instance.finish());
     if victim == Victim::Supervisor && processes::Process::read(guardian).is_some() {
-        // The test may have stopped it.
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(guardian), Signal::SIGCONT);
     }
 }
 
-/// A foreign holder of the lock.
 enum Stranger {
     File(fs::File),
     Blob,
@@ -184,7 +181,7 @@ fn recorded_task_on_a_blob_does_not_run_again_without_a_release() {
         let guardian = one.guardian();
         stage.let_end("one");
         proxy.await_seen("a release", |seen| seen.call == Call::Release);
-        // Its lease still exists: the others waited for the result only.
+        // Its lease still exists: they waited only for the result.
         let two = two.finish();
         assert_eq!(two.ended, DONE, "{}", two.stderr);
         assert_was_served(&two.stderr, "one");
@@ -230,7 +227,7 @@ async fn recorded_task_on_a_file_does_not_run_again_without_a_release() {
     ours.update_record(RecordUpdate::Outcome(SUCCESS), late)
         .await
         .expect("recorded");
-    // As after a crash just now, the lock is not released; but the result can be read.
+    // As after a crash just now: not released, but the result can be read.
     stage.assert_done_by("ourselves");
     drop(ours.orphan_release().expect("duplicated"));
     ours.release(late).await.expect("released");
@@ -251,7 +248,7 @@ async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() 
         .expect("recorded");
     ours.release(late).await.expect("released");
     let whole = fs::read(stage.scene.lock()).expect("the file");
-    // A run without --once keeps the results.
+    // Results stay without --once.
     let plain = stage
         .scene
         .run_on_file()
@@ -262,7 +259,7 @@ async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() 
     let next = fs::read(stage.scene.lock()).expect("the file");
     assert_ne!(whole[..2048], next[..2048]);
     assert_eq!(whole[2048..], next[2048..]);
-    // Its record, torn at any place, or missing.
+    // Torn at any place, or missing.
     let mut heads: Vec<Vec<u8>> = (0..400)
         .map(|cut| [&next[..cut], &whole[cut..2048]].concat())
         .collect();
@@ -276,7 +273,7 @@ async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() 
         }
     }
     stage.assert_done_by("ourselves");
-    // With both lines destroyed the result is unknown, and reported as such.
+    // Unknown, and reported as such.
     let mut destroyed = whole;
     destroyed[4096..].fill(b'x');
     fs::write(stage.scene.lock(), &destroyed).expect("written");

@@ -1,4 +1,4 @@
-//! `trafficcop run --once`, on a blob and on a file: a task that any one instance does once.
+//! `trafficcop run --once`: a task that one instance does once.
 //!
 //! Despite crashes, cuts and breaks there are never two runs at a time, never "done" without a
 //! success, and never a second run after a recorded success.
@@ -24,10 +24,9 @@ const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 const DONE: Ended = Ended::Code(0);
 
-/// A scene with a lock.
 struct Stage {
     scene: Scene,
-    /// The blob; `None` if the lock is the scene's file.
+    /// `None`: the scene's file.
     blob: Option<Blob>,
 }
 
@@ -54,12 +53,12 @@ impl Stage {
         self.blob.as_ref().expect("a blob")
     }
 
-    /// `trafficcop run` on the lock; a blob is reached directly.
+    /// A blob is reached directly.
     fn run(&self) -> Run<'_> {
         self.run_by(azurite_port(self))
     }
 
-    /// `trafficcop run` on the lock; a blob is reached through this port.
+    /// A blob is reached through this port.
     fn run_by(&self, port: u16) -> Run<'_> {
         let Some(blob) = &self.blob else {
             return self.scene.run_on_file();
@@ -72,7 +71,7 @@ impl Stage {
             .args(["--blob", &blob.name])
     }
 
-    /// Starts a candidate whose command writes into the journal until [`Stage::let_end`].
+    /// The command writes into the journal until [`Stage::let_end`].
     fn candidate(&self, name: &str, options: &[&str]) -> Instance {
         self.candidate_by(azurite_port(self), name, options)
     }
@@ -90,7 +89,6 @@ impl Stage {
         File::create(self.scene.path(&format!("{name}.done"))).unwrap();
     }
 
-    /// Runs a candidate whose command would end at once.
     fn late(&self, name: &str, options: &[&str]) -> Finished {
         self.run()
             .args(["--once", "--identity", name])
@@ -99,7 +97,7 @@ impl Stage {
             .finish()
     }
 
-    /// Checks that a newcomer reads that this instance has done the task.
+    /// A newcomer reads that this instance has done the task.
     fn assert_done_by(&self, name: &str) {
         let runs = self.scene.journal.judge();
         let late = self.late("late", &["-n"]);
@@ -108,7 +106,7 @@ impl Stage {
         assert_eq!(self.scene.journal.judge(), runs, "{}", self.scene.journal);
     }
 
-    /// Waits until the command of this tag and its tree have ended by themselves.
+    /// The command of this tag ends by itself, with its tree.
     fn await_end_of(&self, tag: &str) {
         self.scene.journal.await_tag(What::End, tag);
         await_for(

@@ -73,7 +73,7 @@ fn a_late_word_of_the_drain_does_not_take_the_result_away() {
     let proxy = Proxy::before(azurite().port);
     let done = stage.scene.path("one.done");
     let until = done.to_str().unwrap();
-    // The command's child takes a while to end: the drain is announced.
+    // The child takes a while: the drain is announced.
     let one = stage
         .run_by(proxy.port)
         .args(["--once", "--identity", "one", "--lease", "60s"])
@@ -119,7 +119,7 @@ fn a_lock_file_that_was_removed_keeps_no_result() {
     std::fs::remove_file(stage.scene.lock()).unwrap();
     stage.let_end("one");
     let one = one.finish();
-    // Another instance may have had control of a new file while the command lived.
+    // Another may have had control of a new file meanwhile.
     assert_eq!(one.ended, Ended::Code(71), "{}", one.stderr);
     assert!(
         one.stderr.contains("could not be recorded"),
@@ -127,7 +127,7 @@ fn a_lock_file_that_was_removed_keeps_no_result() {
         one.stderr
     );
     assert_eq!(stage.late("two", &[]).ended, DONE);
-    // A new file counts tokens from 1, so the journal is not judged.
+    // Tokens start from 1, so the journal is not judged.
     let late = stage.late("late", &["-n"]);
     assert_eq!(late.ended, DONE, "{}", late.stderr);
     assert_was_served(&late.stderr, "two");
@@ -199,7 +199,7 @@ fn unreadable_results_do_not_allow_a_run() {
         "{}",
         refused.stderr
     );
-    // A run without --once ignores it, and leaves it as it is.
+    // Left as it is without --once.
     let plain = stage.run().command(["true"]).finish();
     assert_eq!(plain.ended, DONE, "{}", plain.stderr);
     let kept = stage.blob().metadata("trafficcop_once");

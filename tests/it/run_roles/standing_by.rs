@@ -1,5 +1,4 @@
-//! `--standby`: a command that runs while another instance has control, and ends before the own
-//! command starts.
+//! `--standby` runs while another instance has control, and ends before the own command starts.
 
 use std::time::Duration;
 
@@ -76,7 +75,7 @@ fn a_standby_that_ignores_term_and_its_daemon_are_gone_before_the_command_starts
         assert_eq!(first.wait(), Ended::Code(0));
         let freed = Instant::now().as_nanos();
         let begun = scene.journal.await_tag(What::Start, "second");
-        // Two seconds of grace; the rest is for a slow machine.
+        // Two seconds of grace, on a slow machine.
         assert!(Duration::from_nanos(begun.at.saturating_sub(freed)) < Duration::from_secs(30));
         second.signal(Signal::SIGTERM);
         assert_eq!(second.wait(), TERM, "{}", second.stderr());
@@ -139,7 +138,6 @@ fn a_stop_while_the_standby_drains_gives_the_lock_back_at_once() {
         await_text(&scene, "second.lost"),
         "standby 2 stopped by SIGTERM"
     );
-    // Not an echo of the first.
     std::thread::sleep(Duration::from_millis(300));
     second.assert_running();
     second.signal(Signal::SIGTERM);

@@ -1,4 +1,4 @@
-//! Environments of the commands, their state in the status file, and refusals.
+//! The commands' environments, their state in the status file, and refusals.
 
 use super::*;
 

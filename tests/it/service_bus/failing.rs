@@ -1,4 +1,4 @@
-//! A service that refuses, is overloaded, or is unreachable.
+//! A service that refuses, is overloaded, or unreachable.
 
 use nix::sys::signal::Signal;
 use service_bus_stand_in::{Access, Act, Fault, On};
@@ -146,11 +146,11 @@ fn a_connection_that_is_cut_costs_a_running_command_nothing() {
     running.await_log("runs");
     stage.broker.refuse_connections(true);
     stage.broker.cut();
-    // Unreachable for this long.
+    // Unreachable.
     std::thread::sleep(Duration::from_secs(2));
     stage.broker.refuse_connections(false);
     running.await_log("completed, attempt 1");
-    // Later messages are taken, too.
+    // Later messages are taken.
     stage.put("y");
     running.await_log_times("runs", 2);
     assert_eq!(stage.expired(), 0);
@@ -165,7 +165,7 @@ fn links_that_are_detached_for_idleness_are_made_anew() {
     };
     let stage = Stage::of(settings, QueueSettings::default());
     let running = stage.worker().command(["true"]).start();
-    // Any link: if the first is that of the tokens, all are replaced before another becomes idle.
+    // If the first is that of the tokens, all are replaced before another becomes idle.
     stage.wait("a link to be detached", |view| {
         let forced = |entry: &service_bus_stand_in::Entry| {
             matches!(
@@ -179,7 +179,7 @@ fn links_that_are_detached_for_idleness_are_made_anew() {
         view.journal().iter().any(forced).then_some(())
     });
     stage.put("x");
-    // Maybe not the first attempt, if a link got it that was just being detached.
+    // Not the first attempt, if a link got it that was being detached.
     running.await_log("message 1: completed");
     stopped_by(Signal::SIGTERM, running);
 }
@@ -192,7 +192,7 @@ fn a_service_that_says_nothing_for_a_while_is_worked_on_again() {
     running.await_log("completed");
     stage.broker.freeze();
     stage.put("y");
-    // Silent for longer than the lock of a message on its way.
+    // Longer than the lock of a message on its way.
     std::thread::sleep(SHORT + Duration::from_secs(3));
     stage.broker.thaw();
     running.await_log_times("completed", 2);
@@ -200,7 +200,7 @@ fn a_service_that_says_nothing_for_a_while_is_worked_on_again() {
     stage.assert_holds(0, 0);
 }
 
-/// The given-up connection is silent, and does not close properly, either.
+/// The given-up connection is silent, and does not close properly.
 #[test]
 fn a_connection_that_is_given_up_takes_no_processor() {
     let stage = Stage::with(Duration::from_secs(10));
@@ -209,7 +209,7 @@ fn a_connection_that_is_given_up_takes_no_processor() {
         .broker
         .fault(Fault::new(On::RenewLock, Act::Freeze).at(JOBS));
     let running = stage.deaf();
-    // The first goes unanswered; the second is sent on the next connection.
+    // The second is sent on the next connection.
     let before = stage.await_renewals(2);
     assert_eq!(stage.count(|e| matches!(e, Event::Connected { .. })), 2);
     let used = processor_time(running.pid());
@@ -293,12 +293,12 @@ fn a_frame_that_cannot_be_ends_the_connection_and_nothing_else() {
     std::thread::scope(|scope| {
         for size in 0..8 {
             scope.spawn(move || {
-                // So that the second attempt has enough time on a busy machine.
+                // For the second attempt, on a busy machine.
                 let stage = Stage::with(Duration::from_secs(12));
                 let act = Act::Bytes(vec![0, 0, 0, size]);
                 stage.broker.fault(Fault::new(On::RenewLock, act));
                 stage.put("x");
-                // Longer than the lock, which is renewed on another connection.
+                // Longer than the lock, which another connection renews.
                 let done = stage.once(&[], "sleep 15");
                 assert_ended(&done, 0, "completed, attempt 1, exit 0");
                 assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
@@ -329,7 +329,7 @@ fn a_machine_without_a_thread_to_spare_keeps_its_message() {
         .shell(&script)
         .start();
     running.await_log("runs");
-    // Until a thread that stays for a while after its last work has ended.
+    // A thread may stay for a while after its last work.
     let before = stage.await_renewals(8);
     stage.scene.refuse("pthread_create");
     stage.broker.cut();

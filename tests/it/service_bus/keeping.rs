@@ -1,11 +1,11 @@
-//! A message's lock is kept while its command runs, and counted on only as long as it is certain.
+//! A message's lock is kept while its command runs, and counts only as long as it is certain.
 
 use nix::sys::signal::Signal;
 use service_bus_stand_in::{Act, Fault, On};
 
 use super::*;
 
-/// Runs a worker with one message, whose command takes this long.
+/// One message, whose command takes this long.
 fn runs_for(stage: &Stage, seconds: f32) -> Finished {
     stage.put("x");
     stage.once(&[], &format!("sleep {seconds}"))
@@ -27,8 +27,8 @@ fn a_command_that_runs_for_five_lock_times_completes_once() {
 
 #[test]
 fn a_clock_that_is_wrong_costs_no_lock() {
-    // A lock of 30 s that looks like one of 40 s: each renewal comes before 30 s are over. With the
-    // other skews it looks shorter, or like no lock.
+    // A lock of 30 s that looks like 40 s: each renewal comes before 30 s are over. With the other
+    // skews it looks shorter, or like no lock.
     std::thread::scope(|scope| {
         for skew in [10_000, -10_000, 3_600_000, -3_600_000] {
             scope.spawn(move || {
@@ -44,8 +44,8 @@ fn a_clock_that_is_wrong_costs_no_lock() {
     });
 }
 
-/// Deadlines made for the length that was believed at first would count on the lock for minutes
-/// while the network is down.
+/// Deadlines for the length believed at first would count on the lock for minutes while the network
+/// is down.
 #[test]
 fn a_lock_whose_renewal_shows_it_to_be_shorter_is_not_counted_on_any_longer() {
     let stage = Stage::with(Duration::from_secs(24));
@@ -64,7 +64,7 @@ fn a_lock_whose_renewal_shows_it_to_be_shorter_is_not_counted_on_any_longer() {
 #[test]
 fn set_lock_time_takes_precedence_over_clocks() {
     let stage = Stage::with(SHORT);
-    // It looks like a lock of 15 s.
+    // It looks like 15 s.
     stage.broker.skew(10_000);
     stage.put("x");
     let done = stage.once(&["--lock-time", "5s"], "sleep 12");
@@ -110,7 +110,7 @@ fn answers_that_come_late_twice_or_out_of_order_cost_no_lock() {
 fn an_answer_that_comes_after_its_time_never_stands_for_the_next_one() {
     let stage = Stage::with(Duration::from_secs(10));
     stage.put("x");
-    // The first is answered with yes after its limit; the second with no.
+    // Yes after its limit; then no.
     let late = Act::Delay(Duration::from_secs(3));
     stage.broker.fault(Fault::new(On::RenewLock, late));
     stage
@@ -148,7 +148,7 @@ fn message_that_arrived_during_a_pause_is_not_run_on_an_old_lock() {
         .shell("read text; echo runs $text >&2; exec true")
         .start();
     frozen.await_log("takes messages");
-    // It must be stopped with its credit sent: the next message comes to it.
+    // The next message must come to this worker, so its credit must be out.
     stage.wait("its credit to be out", |view| {
         (view.credit(JOBS) > 0).then_some(())
     });
@@ -157,7 +157,7 @@ fn message_that_arrived_during_a_pause_is_not_run_on_an_old_lock() {
     stage.wait("the message to be delivered", |view| {
         (view.counts(JOBS).locked == 1).then_some(())
     });
-    // Its lock ends meanwhile, and another worker processes the message.
+    // Another worker processes it meanwhile.
     stage.wait("the lock to end", |view| {
         let ended =
             |entry: &service_bus_stand_in::Entry| matches!(entry.event, Event::LockExpired { .. });

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Makes a queue whose broker's clock is ahead by this much, and takes its one message.
+/// The broker's clock is ahead; takes its one message.
 async fn skewed(lock: u64, millis: i64, lock_time: Option<u64>) -> (Scene, Message) {
     let scene = Scene::with(settings(lock), |config| {
         config.lock_time = lock_time.map(Duration::from_secs);
@@ -38,7 +38,7 @@ async fn a_length_is_believed_if_a_queue_can_have_it() {
     }
 }
 
-/// Renews it as the driver does, at 70 % of the believed length and within 20 s.
+/// Renews as the driver does, at 70 % of the believed length and within 20 s.
 async fn keep(message: &Message, until: Instant) {
     let every = message.lock_time.mul_f64(0.7);
     let every = every.min(message.first_renewal.expect("a limit"));

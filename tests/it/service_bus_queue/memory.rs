@@ -2,14 +2,14 @@
 
 use super::*;
 
-/// Returns the process's resident memory in KiB.
+/// Resident memory in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").expect("our own memory");
     let pages = status.split(' ').nth(1).expect("resident pages");
     pages.parse::<u64>().expect("a number") * 4
 }
 
-/// Takes and completes this many messages, eight at a time; the broker keeps no record of them.
+/// Takes and completes messages, eight at a time; the broker keeps no record.
 async fn pass(scene: &Scene, messages: usize) {
     for round in 0..messages / 8 {
         for number in 0..8_u8 {
@@ -45,6 +45,6 @@ async fn memory_stays_as_it_is_over_twenty_thousand_messages() {
     let rate = 20_000.0 / Instant::now().since(began).as_secs_f64();
     println!("{rate:.0} messages/s");
     let more = resident().saturating_sub(before);
-    // The library's map alone would have grown by 5 MB.
+    // The library's map alone would take 5 MB.
     assert!(more < 1024, "{more} KiB more");
 }

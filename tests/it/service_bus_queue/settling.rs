@@ -1,8 +1,8 @@
-//! A message counts as settled only if the service has confirmed it.
+//! A message counts as settled only with the service's confirmation.
 
 use super::*;
 
-/// Settles in this way, and checks the next attempts.
+/// Settles so, and checks the next attempts.
 async fn settled_so(link_settle: bool) {
     let scene = Scene::with(settings(30), |config| config.link_settle = link_settle);
     let way = if link_settle {
@@ -38,7 +38,7 @@ async fn settled_so(link_settle: bool) {
     assert_lost(settle(&message, &abandon()).await);
     assert_lost(renew(&message).await);
     assert_eq!(scene.counts(), Counts::default());
-    // A release is possible on the link only.
+    // Only a link can release.
     let on_link = if link_settle { 4 } else { 1 };
     assert_eq!(scene.count(settled_by(Way::Link)), on_link);
     assert_eq!(scene.count(settled_by(Way::Management)), 4 - on_link);
@@ -149,7 +149,7 @@ async fn answers_to_settlements_count_for_those_they_name() {
     let message = scene.take().await;
     scene.fault(On::UpdateDisposition, Act::Duplicate);
     complete(&message).await.expect("completed");
-    // A late answer for another request.
+    // Late, for another request.
     scene.put(b"late");
     scene.put(b"next");
     let (late, next) = (scene.take().await, scene.take().await);
@@ -179,7 +179,7 @@ async fn a_cut_in_a_settlement_costs_nothing_but_time() {
     let message = scene.take().await;
     scene.fault(On::UpdateDisposition, Act::CutAfter);
     assert_doubt(complete(&message).await);
-    // It was done, but the worker does not know.
+    // Done, unknown to the worker.
     assert_doubt(complete(&message).await);
     assert_eq!(scene.counts(), Counts::default());
 }
@@ -194,7 +194,7 @@ async fn a_busy_service_says_when_to_ask_again() {
         panic!("busy is doubt");
     };
     assert_eq!(retry_after, Some(Duration::from_secs(4)));
-    // It was not done, so this is not taken for a repetition: the refusal counts.
+    // Not done, so no repetition: the refusal counts.
     scene.broker.lose_locks(JOBS);
     assert_lost(complete(&message).await);
 }
@@ -207,7 +207,7 @@ async fn every_delivery_that_was_settled_is_forgotten_on_the_link() {
         let message = scene.take().await;
         settle(&message, &how).await.expect("settled");
     }
-    // The dispositions complete, abandon and dead-letter find no message to settle.
+    // Complete, abandon and dead-letter find no message.
     scene
         .until(|view| {
             let refused =

@@ -1,4 +1,4 @@
-//! The doorbell of a lock on a shared drive, for `run` and for a program.
+//! The doorbell on a shared drive, for `run` and for a program.
 
 use trafficcop::TrafficCop;
 
@@ -40,7 +40,7 @@ async fn a_program_hears_it_and_rings_too() {
     let run = scene.run().arg("--file").arg(scene.lock()).args(BELL);
     let mut holder = run.journalist("holder", &words).start();
     scene.journal.await_tag(What::Beat, "holder");
-    // It is written after the version is made, and does not delay the command.
+    // Written after the version, without delaying the command.
     let rings_at = || {
         let record = std::fs::read_to_string(scene.lock()).ok()?;
         let record: serde_json::Value = serde_json::from_str(record.lines().nth(1)?).ok()?;
@@ -53,7 +53,7 @@ async fn a_program_hears_it_and_rings_too() {
         .doorbell(Some(([127, 0, 0, 1], 0).into()))
         .start();
     let cop = cop.await.expect("competes");
-    // The bell is served on this runtime, which must not be blocked meanwhile.
+    // This runtime serves the bell, so it must not be blocked.
     let listens = tokio::task::spawn_blocking(move || bell.await_listener());
     listens.await.expect("not cancelled");
     drop(std::fs::File::create(&done));
@@ -61,7 +61,6 @@ async fn a_program_hears_it_and_rings_too() {
     assert_eq!(holder.wait(), Ended::Code(0), "{}", holder.stderr());
     let run = scene.run().arg("--file").arg(scene.lock()).args(BELL);
     let standby = run.journalist("standby", &["--beats", "1"]).start();
-    // This runtime rings, too.
     let hears = move || {
         standby.await_log("hears the holder's doorbell, 0 standbys before this one");
         standby
@@ -73,7 +72,7 @@ async fn a_program_hears_it_and_rings_too() {
     assert_eq!(standby.wait(), Ended::Code(0), "{}", standby.stderr());
 }
 
-/// The stopped holder's bell is silent, and only the lease tells when it is over.
+/// A stopped holder's bell is silent; only the lease tells when it is over.
 #[test]
 fn doorbell_of_a_stopped_holder_delays_no_take_over() {
     let Some(drive) = Drive::new() else { return };
@@ -82,7 +81,7 @@ fn doorbell_of_a_stopped_holder_delays_no_take_over() {
     let one = instance(&scene, &here.path("lock"), "one", &bell, &[]);
     scene.journal.await_tag(What::Beat, "one");
     drive.await_renewal("lock");
-    // It hears the bell early between two renewals.
+    // Early between two renewals.
     let two = instance(&scene, &there.path("lock"), "two", &bell, &[]);
     two.await_log("hears the holder's doorbell");
     drive.await_renewal("lock");

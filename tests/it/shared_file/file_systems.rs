@@ -1,5 +1,4 @@
-//! File systems without the guarantee that exactly one of two machines makes a directory, and
-//! `doctor` between two machines.
+//! File systems on which two machines may both make a directory, and `doctor` between two machines.
 
 use super::*;
 use crate::support::instance::assert_ended;
@@ -17,14 +16,14 @@ fn shared_drive_of_an_unknown_kind_is_refused_without_the_promise() {
     assert_ended(&refused, 69, "fuse.blobfuse2");
     assert!(refused.stderr.contains(PROMISE), "{}", refused.stderr);
     assert!(!lock.exists(), "it made the lock");
-    // `--shared` decides how the lock is kept, and says nothing about the drive.
+    // `--shared` says nothing about the drive.
     let shared = run(&scene, &lock, "one", &["--shared"]).command(["true"]);
     assert_ended(&shared.finish(), 69, PROMISE);
     let elect = scene.verb("elect").arg("--file").arg(&lock);
     assert_ended(&elect.finish(), 69, PROMISE);
     let promised = run(&scene, &lock, "one", &[PROMISE]).command(["true"]);
     assert_eq!(promised.finish().ended, Ended::Code(0));
-    // A look competes with no instance.
+    // It competes with no instance.
     let look = scene.verb("status").arg("--file").arg(&lock).finish();
     assert_eq!(look.ended, Ended::Code(1), "{}", look.stderr);
     let by_variable = run(&scene, &lock, "one", &[]).env("TRAFFICCOP_MKDIR_IS_EXCLUSIVE", "1");

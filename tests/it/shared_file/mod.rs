@@ -1,5 +1,5 @@
-//! Locks on shared drives: the store by itself, and instances on a drive that hangs, fails, and
-//! shows old views.
+//! Locks on shared drives: the store, and instances on a drive that hangs, fails, and shows old
+//! views.
 
 mod doorbell;
 mod drive;
@@ -27,10 +27,9 @@ use trafficcop::Instant;
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 
-/// The lease of most instances here: renewed every 4 s, a drain in doubt after 9 s, killed after 11
-/// s.
+/// Renewed every 4 s; in doubt a drain after 9 s, a kill after 11 s.
 const LEASE: Duration = Duration::from_secs(12);
-/// The interval of a standby's looks, plus half a second for a busy machine.
+/// A standby's looks, plus half a second for a busy machine.
 const POLL: Duration = Duration::from_millis(1500);
 
 /// Returns by when a holder that renewed last at this moment has a successor, on a busy machine,
@@ -39,7 +38,6 @@ fn followed_by(renewed: Instant) -> u64 {
     (renewed + LEASE * 3 / 2).as_nanos()
 }
 
-/// Prepares an instance for the lock at this path.
 fn run<'a>(scene: &'a Scene, lock: &Path, name: &str, options: &[&str]) -> Run<'a> {
     scene
         .run()
@@ -50,7 +48,7 @@ fn run<'a>(scene: &'a Scene, lock: &Path, name: &str, options: &[&str]) -> Run<'
         .args(options)
 }
 
-/// Starts an instance whose command writes into the journal until the file `NAME.done` appears.
+/// The command writes into the journal until `NAME.done` appears.
 fn instance(
     scene: &Scene,
     lock: &Path,
@@ -74,7 +72,7 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap()
 }
 
-/// Waits until this command has lived for this long after this moment, without a stop signal.
+/// The command has lived that long after this, without a stop signal.
 fn await_life(scene: &Scene, tag: &str, since: Instant, span: Duration) {
     let until = since.as_nanos() + nanos(span);
     let what = format!("that {tag} lives {span:?} later");
@@ -87,7 +85,7 @@ fn await_life(scene: &Scene, tag: &str, since: Instant, span: Duration) {
 /// Kills both processes of an instance, as the death of its machine does.
 fn kill_both(mut one: Instance) {
     let guardian = one.guardian();
-    // Frozen first, or it would end by itself when its guardian is dead.
+    // It would end by itself after its guardian.
     one.freeze();
     for pid in [guardian, one.pid()] {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
@@ -95,7 +93,7 @@ fn kill_both(mut one: Instance) {
     assert_eq!(one.wait(), KILL);
 }
 
-/// Asks it to end, and checks that it does; returns its log.
+/// Checks that it ends; returns its log.
 fn terminate(mut one: Instance) -> String {
     one.signal(Signal::SIGTERM);
     assert_eq!(one.wait(), TERM, "{}", one.stderr());
@@ -108,7 +106,6 @@ fn last_before(scene: &Scene, tag: &str, at: u64) -> Line {
     lines.rev().find(of_it).expect("a line")
 }
 
-/// Checks that this command got no stop signal.
 fn assert_not_stopped(scene: &Scene, tag: &str) {
     let lines = scene.journal.lines();
     let asked = |line: &&Line| line.command() == tag && line.what == What::Term;
@@ -116,5 +113,5 @@ fn assert_not_stopped(scene: &Scene, tag: &str) {
 }
 
 const DEAF: [&str; 5] = ["--term", "ignore", "--daemon", "--children", "2"];
-/// A command that records TERM and continues.
+/// Records TERM and continues.
 const HEARS: [&str; 2] = ["--term", "60000:9"];

@@ -1,5 +1,5 @@
-//! Announcements of Azure for the machine: the instance gives control away before the event, and
-//! competes again after it.
+//! Azure's announcements: the instance gives control away before the event, and competes again
+//! after it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,7 @@ use crate::support::scene::Scene;
 
 const ENDPOINT: &str = "TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT";
 
-/// Runs on the machine with this metadata service.
+/// Runs on this metadata service's machine.
 fn guest<'a>(scene: &'a Scene, metadata: &Metadata, name: &str) -> Run<'a> {
     scene
         .run_on_file()
@@ -36,7 +36,7 @@ fn go(scene: &Scene, name: &str) -> PathBuf {
 fn a_notice_hands_control_over_before_it_is_approved_and_stays_out_until_it_is_gone() {
     let scene = Scene::new();
     let metadata = Metadata::of("web-1");
-    // It takes a while to end, and reports when it has.
+    // Reports its slow end.
     let over = scene.path("over");
     let slow = format!(
         "trap 'sleep 0.5; : > {}; exit 0' TERM; {}",
@@ -70,7 +70,7 @@ fn a_notice_hands_control_over_before_it_is_approved_and_stays_out_until_it_is_g
     assert_eq!(approved, ["0-1-2"]);
     assert_eq!(seen, ["over: true, given back: true"]);
 
-    // The lock is free, and no instance takes it.
+    // No instance takes the free lock.
     fs::write(go(&scene, "web2"), "").expect("written");
     assert_eq!(second.wait(), Ended::Code(0), "{}", second.stderr());
     metadata.await_asked(2);
@@ -146,7 +146,7 @@ fn failing_metadata_service_stops_no_command() {
             instance.stderr()
         );
     }
-    // Without a metadata service the result is the same.
+    // As without a metadata service.
     let scene = Scene::new();
     let finished = scene
         .run_on_file()
@@ -180,7 +180,7 @@ fn irrelevant_announcements_are_ignored() {
         "{}",
         instance.stderr()
     );
-    // It did watch for announcements.
+    // It did watch.
     metadata.announce("y", "Preempt", "web-1");
     instance
         .await_log("stopping the command: the preemption of this machine is announced (event y)");
@@ -204,7 +204,7 @@ fn a_machine_is_known_by_what_was_typed_by_the_metadata_or_by_its_own_name() {
         if let Some(name) = typed {
             run = run.args(["--vm-name", name]);
         }
-        // An announcement before the first attempt keeps it from competing.
+        // Known before the first attempt, it prevents that.
         let finished = run.command(["true"]).finish();
         assert_eq!(finished.ended, Ended::Code(9), "{}", finished.stderr);
         assert!(

@@ -11,7 +11,7 @@ use crate::support::instance::Ended;
 use crate::support::journal::What;
 use crate::support::scene::Scene;
 
-/// Units, and the names under which they are started.
+/// Units, and the names they are started under.
 const UNITS: &[(&str, &str)] = &[
     (
         "examples/trafficcop@.service",
@@ -66,8 +66,7 @@ fn every_unit_is_looked_at() {
     assert_eq!(found.len(), UNITS.len());
 }
 
-/// Verifies a unit with programs that exist here, since the installed paths are unknown; `None`
-/// without systemd's verifier.
+/// Verifies a unit with programs that exist here; `None` without systemd's verifier.
 fn verified(directory: &Path, unit: &str, name: &str) -> Option<Result<(), String>> {
     let verdict = Command::new("systemd-analyze")
         .arg("verify")
@@ -112,7 +111,7 @@ fn systemd_accepts_each_unit() {
             }
         }
     }
-    // The check is useful only if a wrong unit fails.
+    // A wrong unit must fail.
     install(directory.path(), UNITS[0].0, |text| {
         text.replace("KillMode=", "KilMode=")
     });
@@ -149,7 +148,7 @@ fn command_lines_of_units_can_be_parsed() {
         let words: Vec<OsString> = line.split_whitespace().map(OsString::from).collect();
         let verb = words[1].to_string_lossy().into_owned();
         if args::definition().find_subcommand(&verb).is_none() {
-            // Not in this build (a feature is off).
+            // A feature is off.
             eprintln!("{unit}: this trafficcop knows no verb '{verb}': NOT PARSED");
             continue;
         }
@@ -171,7 +170,7 @@ fn the_services_leave_a_drain_to_trafficcop_and_time_for_it() {
             assert!(text.contains("\nWatchdogSec="), "{unit}");
             assert!(has("WatchdogSignal=SIGKILL"), "{unit}");
         }
-        // These would take containment away.
+        // Incompatible with containment.
         assert!(!text.contains("\nProtectControlGroups="), "{unit}");
         assert!(!text.contains("\nRestrictNamespaces="), "{unit}");
     }

@@ -1,4 +1,4 @@
-//! Messages to a worker's service manager, and those of its commands.
+//! A worker's messages to its service manager, its commands' included.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -30,7 +30,7 @@ fn service<'a>(scene: &'a Scene, manager: &Manager, mailbox: &Mailbox) -> Run<'a
     service_at(scene, manager, &mailbox.name, queues().port)
 }
 
-/// Returns a command that writes down its environment, and runs until it is released.
+/// Writes down its environment, and runs until it is released.
 fn lasting(scene: &Scene) -> String {
     format!(
         "cd {}; m=$(cat); \
@@ -40,7 +40,6 @@ fn lasting(scene: &Scene) -> String {
     )
 }
 
-/// Returns what the command of this message has written.
 fn found(scene: &Scene, message: &str) -> Vec<String> {
     let path = scene.path(&format!("found-{message}"));
     await_for(
@@ -82,7 +81,7 @@ fn worker_is_ready_when_it_takes_messages_and_reports_their_number() {
     manager.await_line("STATUS=a stop was requested by SIGTERM");
     assert_eq!(manager.count("READY=1"), 1);
     assert_eq!(manager.count("STOPPING=1"), 1);
-    // No watchdog is set, so none is fed.
+    // None is set.
     assert_eq!(manager.count("WATCHDOG"), 0);
 }
 
@@ -90,7 +89,6 @@ fn worker_is_ready_when_it_takes_messages_and_reports_their_number() {
 fn worker_is_not_ready_before_the_queue_has_answered() {
     let scene = Scene::new();
     let manager = Manager::at(&scene, "manager");
-    // A closed port.
     let mut instance = service_at(&scene, &manager, "orders", 1)
         .command(["true"])
         .start();
@@ -159,7 +157,7 @@ fn each_command_has_a_socket_of_ours_and_is_quoted_under_its_message_until_it_en
     );
 }
 
-/// Time without a feed that counts as "not fed": several watchdog periods.
+/// Several watchdog periods.
 const LONG: Duration = Duration::from_secs(1);
 
 #[test]
@@ -177,7 +175,7 @@ fn the_watchdog_is_fed_while_all_guardians_answer_whether_they_are_busy_or_idle(
         let before = manager.count("WATCHDOG=1");
         manager.await_times("WATCHDOG=1", before + 3);
     };
-    // All are idle; without any one of them the worker is not healthy.
+    // Without any one of the idle ones the worker is not healthy.
     let all = processes::marked(scene.directory());
     let guardians: Vec<Pid> = all
         .iter()
@@ -188,7 +186,7 @@ fn the_watchdog_is_fed_while_all_guardians_answer_whether_they_are_busy_or_idle(
     for guardian in guardians {
         kill(guardian, Signal::SIGSTOP).expect("ours");
         processes::await_stopped(guardian.as_raw());
-        // One may still be on its way.
+        // One may be on its way.
         let before = manager.count("WATCHDOG=1");
         let begin = Instant::now();
         while Instant::now().since(begin) < LONG {
@@ -199,7 +197,7 @@ fn the_watchdog_is_fed_while_all_guardians_answer_whether_they_are_busy_or_idle(
         kill(guardian, Signal::SIGCONT).expect("ours");
         fed_again();
     }
-    // One is busy, and then both.
+    // First one, then both.
     for message in ["a", "b"] {
         mailbox.put(message);
         found(&scene, message);
@@ -232,7 +230,7 @@ fn a_stop_is_told_once_and_asks_for_time_as_long_as_messages_are_finished() {
     let stops = manager.await_line("STOPPING=1");
     let status = manager.await_line("STATUS=taking no more messages, finishing 1 message");
     assert!(stops <= status);
-    // More than once: systemd's extension expires.
+    // systemd's extension expires.
     manager.await_times("EXTEND_TIMEOUT_USEC=20000000", 3);
     instance.assert_running();
     let_go_on(&scene, "a");

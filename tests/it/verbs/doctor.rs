@@ -1,4 +1,4 @@
-//! `doctor`: no faults here, each fault is found, and nothing is left behind.
+//! `doctor`: each fault is found, and nothing is left behind.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -12,7 +12,7 @@ use crate::support::instance::{Ended, Finished, Run, assert_ended};
 use crate::support::proxy::{Call, Fate, Mode, Proxy};
 use crate::support::scene::Scene;
 
-/// Returns the verdict of one check, and its text; `none` if it was not made.
+/// Verdict and text of a check; `none` if it was not made.
 fn of(told: &Value, check: &str) -> (String, String) {
     let checks = told["checks"].as_array().expect("checks");
     let found = checks.iter().find(|known| known["check"] == check);
@@ -26,7 +26,7 @@ fn of(told: &Value, check: &str) -> (String, String) {
     }
 }
 
-/// Runs it, and expects these verdicts; the exit status follows from the worst.
+/// The exit status follows from the worst verdict.
 fn examined(run: Run<'_>, wanted: &[(&str, &str)]) -> Value {
     let finished = run.arg("--json").finish();
     no_secret(&finished);
@@ -186,7 +186,7 @@ fn a_sas_for_the_lock_alone_is_no_fault() {
     ];
     examined(bearing(&scene, "doctor", name, &its), &wanted);
     assert_eq!(blob.all_in_its_container(), ["one"]);
-    // `run` confirms that nothing is missing.
+    // Nothing is missing for `run`.
     let run = bearing(&scene, "run", name, &its).args(["--", "true"]);
     assert_ended(&run.finish(), 0, "");
 }
@@ -204,12 +204,12 @@ fn a_sas_that_may_not_delete_says_what_it_left_behind() {
         .find(|name| name.contains(".trafficcop-doctor-"))
         .expect("the probe");
     assert!(of(&told, "delete").1.contains(left.as_str()), "{told:#}");
-    // It is no lock.
+    // No lock.
     let list = Place::blob("doctor-sas-d").verb(&scene, "list").finish();
     assert!(!list.stdout.contains("doctor-"), "{list:?}");
 }
 
-/// Refuses one request of this kind as Azure does; returns the report.
+/// Refuses one request as Azure does; returns the report.
 fn once_refused(call: Call, check: &str, verdict: &str) -> Value {
     let scene = Scene::new();
     let name = format!("doctor-fault/{check}");
@@ -232,7 +232,7 @@ fn each_permission_is_seen_to_be_missing() {
     once_refused(Call::OtherLease, "break", "warn");
     let told = once_refused(Call::Create, "create", "fail");
     assert_eq!(of(&told, "permissions").0, "warn", "{told:#}");
-    // The probe is removed after every failure: only the locks are left.
+    // The probe is removed after every failure.
     let all = Blob::named("doctor-fault/create").all_in_its_container();
     assert!(
         all.iter().all(|name| !name.contains("trafficcop-doctor")),
@@ -269,7 +269,7 @@ fn a_token_that_is_no_number() {
     assert!(of(&told, "lock").1.contains("'seven'"), "{told:#}");
 }
 
-/// Lists the scene's directory without the harness's own outputs.
+/// Ignores the harness's own outputs.
 fn left_behind(scene: &Scene) -> Vec<String> {
     let entries = std::fs::read_dir(scene.directory()).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());
@@ -388,7 +388,7 @@ fn a_directory_without_permission() {
         of(&told, "directory").1.contains("Permission denied"),
         "{told:#}"
     );
-    // If the lock file exists, `run` needs no more.
+    // With a lock file, `run` needs no more.
     mode(&directory, 0o755);
     std::fs::write(&lock, "").unwrap();
     mode(&directory, 0o555);

@@ -109,7 +109,7 @@ fn the_locks_of_a_directory_and_the_slots_of_one() {
         let list = scene.verb("list").arg("--json").arg("--file").arg(path);
         let mut all = parse(&list.finish());
         for lock in all.as_array_mut().unwrap() {
-            // The time advances between two looks.
+            // Different from look to look.
             lock["seconds"].take();
         }
         all
@@ -126,7 +126,7 @@ fn the_locks_of_a_directory_and_the_slots_of_one() {
         (&json!("web9"), &json!("held"))
     );
     assert!(all[0]["name"].as_str().unwrap().contains("/locks/job."));
-    // A mistyped path is not a directory without locks.
+    // A mistyped path has no locks, but is an error.
     for path in [scene.path("lokcs"), directory.join("jbo")] {
         let listed = scene.verb("list").arg("--file").arg(&path).finish();
         said(&listed, 69, &[]);

@@ -1,5 +1,5 @@
-//! The verbs that look at locks and intervene, on files and on Azurite: their output, their
-//! effects, and what they must not do. Output is judged by its content, not its layout.
+//! The verbs that look at locks and intervene: output, effects, and what they must not do. Output
+//! is judged by its content, not its layout.
 
 mod breaking;
 mod doctor;
@@ -18,7 +18,7 @@ use serde_json::Value;
 
 const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
-/// Fields of a lock in JSON.
+/// A lock's, in JSON.
 const FIELDS: [&str; 15] = [
     "command",
     "health",
@@ -37,7 +37,7 @@ const FIELDS: [&str; 15] = [
     "token",
 ];
 
-/// A lock, as arguments and environment.
+/// A lock's arguments and environment.
 #[derive(Clone)]
 struct Place {
     args: Vec<String>,
@@ -82,7 +82,7 @@ impl Place {
         instance
     }
 
-    /// Starts a holder whose command ignores SIGTERM by now.
+    /// The command ignores SIGTERM by now.
     fn hold_stubbornly(&self, scene: &Scene) -> Instance {
         let deaf = scene.path("deaf");
         let script = format!(
@@ -120,14 +120,13 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|why| panic!("{why}: {finished:?}"))
 }
 
-/// Checks that this has exactly the fields of a lock.
 #[track_caller]
 fn assert_whole(lock: &Value) {
     let fields = lock.as_object().expect("an object").keys();
     assert!(fields.eq(FIELDS), "{lock}");
 }
 
-/// Checks for this status, these words on stdout, and no secret.
+/// These words on stdout, and no secret.
 fn said(finished: &Finished, status: i32, words: &[&str]) {
     assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
     for word in words {
@@ -139,7 +138,7 @@ fn said(finished: &Finished, status: i32, words: &[&str]) {
     no_secret(finished);
 }
 
-/// Checks for a refusal with this status in one line on stderr with these words.
+/// One line on stderr with these words.
 fn refused(finished: &Finished, status: i32, words: &[&str]) {
     assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
     let lines: Vec<&str> = finished.stderr.lines().collect();

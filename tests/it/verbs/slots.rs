@@ -1,12 +1,10 @@
-//! The slots of `run --slots`, listed under their common name; and missing places, which are
-//! errors.
+//! `run --slots` under their common name; and missing places, which are errors.
 
 use super::{Place, json, refused, said};
 use crate::support::azurite::azurite;
 use crate::support::blob::{Blob, sas_for, sas_of_one};
 use crate::support::scene::Scene;
 
-/// Returns the places, each with an instance's options for it.
 fn places(scene: &Scene) -> [(Place, &'static [&'static str]); 3] {
     [
         (Place::blob("slots-of-verbs/semaphore"), &[]),
@@ -62,7 +60,7 @@ fn slots_are_found_under_their_name() {
 #[test]
 fn sas_without_list_shows_the_lock_and_warns_about_slots() {
     let scene = Scene::new();
-    // The container exists, but not the lock.
+    // Without the lock.
     Blob::named("slots-unlisted/another").create(&[]);
     let (one, other) = ("slots-unlisted/one", "slots-unlisted/other");
     let told = |text: &str| {
@@ -96,7 +94,7 @@ fn sas_without_list_shows_the_lock_and_warns_about_slots() {
         sees("free, no lock yet");
         let run = verb("run").shell("true").finish();
         said(&run, 0, &[]);
-        // It has looked more than once by then.
+        // After more than one look.
         sees("token 1");
         assert_eq!(told(&watch.stderr()), 1, "{}", watch.stderr());
         refused(&verb("list").finish(), 77, &["cannot list"]);

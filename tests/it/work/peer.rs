@@ -1,5 +1,5 @@
-//! Microsoft's own Python client at both ends: its messages are processed byte for byte, and it can
-//! read dead-lettered ones.
+//! Microsoft's own Python client at both ends: its messages are processed byte for byte, and it
+//! reads dead-lettered ones.
 //!
 //! Needs `azure-storage-queue` from PyPI in the Python that `TRAFFICCOP_TEST_PYTHON` names (default
 //! python3). Without it, and in CI, the test is skipped with a message.

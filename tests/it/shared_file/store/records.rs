@@ -1,8 +1,8 @@
-//! Foreign or unfinished records and hints: refused or counted as held; no token goes back.
+//! Foreign or unfinished records and hints are refused or counted as held; no token goes back.
 
 use super::*;
 
-/// Makes a lock whose last version is this one, with these bytes as its record, and no hint.
+/// This last version has these bytes as its record, and no hint.
 fn lock_with(version: u64, bytes: &[u8]) -> (TempDir, PathBuf) {
     let (directory, path) = temporary();
     fs::write(&path, "trafficcop shared lock 1\n").expect("a hint");
@@ -11,7 +11,7 @@ fn lock_with(version: u64, bytes: &[u8]) -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// Checks that the lock cannot be taken before the longest lease is over.
+/// Held until the longest lease is over.
 async fn assert_held_for_long(bytes: &[u8]) {
     let (_directory, path) = lock_with(7, bytes);
     let looked = Instant::now();
@@ -49,7 +49,7 @@ async fn whatever_is_no_record_is_held_for_the_longest_lease() {
         torn
     }));
     bytes.extend((0..100).map(|_| (0..random.usize(0..300)).map(|_| random.u8(..)).collect()));
-    // Each look takes a moment longer, because the record may follow.
+    // Each waits a moment for the record.
     let looks = bytes.iter().map(|bytes| assert_held_for_long(bytes));
     futures::future::join_all(looks).await;
 }
@@ -97,7 +97,7 @@ async fn a_version_at_the_greatest_number_is_refused_in_words() {
     let record = Written::new(u64::MAX, "released").text();
     let (_directory, path) = lock_with(u64::MAX, record.as_bytes());
     assert_fatal(&refusal(&open(&path, "a")).await, "greatest there is");
-    // The last possible version can be acquired, but neither renewed nor released.
+    // The last possible version can only be acquired.
     let record = Written::new(u64::MAX - 1, "released").text();
     let (_directory, path) = lock_with(u64::MAX - 1, record.as_bytes());
     let a = open(&path, "a");
@@ -115,7 +115,7 @@ async fn hint_of_a_missing_version_grants_no_control() {
         let a = open(&path, "a");
         let failure = refusal(&a).await;
         assert_lost(&failure);
-        // A version that was seen to be missing is not believed in again.
+        // Seen to be missing, it is not believed in again.
         assert_eq!(acquire(&a).await.token, 8, "hint of {version}");
         assert_eq!(list(&path), [5, 6, 7, 8]);
     }

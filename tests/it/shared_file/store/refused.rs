@@ -52,8 +52,7 @@ async fn a_file_that_is_empty_or_was_begun_is_a_lock() {
 
 #[tokio::test]
 async fn a_second_name_of_a_lock_s_file_is_refused() {
-    // The versions are next to the name: under another name there would be two chains, and two
-    // holders.
+    // Another name would have another chain, and another holder.
     let (directory, path) = temporary();
     let target = directory.path().join("target");
     fs::write(&target, "").expect("a file");
@@ -128,7 +127,7 @@ async fn a_disk_that_becomes_read_only_is_a_doubt_to_its_holder() {
     let a = open(&path, "a");
     acquire(&a).await;
     await_record(&path, 1);
-    // The writer may have the hint open for another moment.
+    // The writer may still have it open.
     await_hint(&path, 1);
     small.make_read_only();
     let failure = in_time(a.renew(late())).await.expect_err("no renewal");
@@ -187,7 +186,7 @@ async fn a_full_disk_in_the_middle_of_a_renewal_leaves_the_old_record_and_contro
     await_hint(&path, 1);
     let ballast = small.path("ballast");
     fs::write(&ballast, [1; 40_000]).expect_err("a full disk");
-    // There is room for a directory, but not for the record.
+    // For a directory, not for the record.
     renew(&a).await;
     let old = await_record(&path, 1);
     assert_eq!(old["holder"], "a");
@@ -217,10 +216,9 @@ fn a_user_who_could_never_take_over_is_refused_at_the_first_look_and_by_doctor()
         eprintln!("cannot run here: needs root to be another user");
         return;
     }
-    // Where that user can reach it.
     let (place, program) = temporary();
     fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).expect("open to all");
-    // In another process: tests' children would inherit a descriptor that is open for writing here.
+    // Tests' children would inherit a descriptor open for writing.
     let copied = Command::new("cp").arg(trafficcop()).arg(&program).status();
     assert!(copied.expect("to run cp").success());
     for (of_all, state) in [(true, "held"), (false, "held"), (false, "released")] {
@@ -287,7 +285,7 @@ fn a_user_who_could_never_take_over_is_refused_at_the_first_look_and_by_doctor()
     }
 }
 
-/// Variable that tells the second process of `a_user_without_permission_is_denied` what to lock.
+/// Tells the second process of `a_user_without_permission_is_denied` what to lock.
 const LOCK_THIS: &str = "SHARED_FILE_LOCK_THIS";
 
 #[tokio::test]
@@ -312,7 +310,7 @@ async fn a_user_without_permission_is_denied() {
     let secret = directory.path().join("secret");
     fs::write(&secret, "").expect("a file");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("closed to all");
-    // This very program in a place that every user can reach, as a user who may only read.
+    // As a user who may only read, from a place that every user can reach.
     let program = ourselves();
     for path in [path, directory.path().join("new"), secret] {
         let name = "shared_file::store::refused::a_user_without_permission_is_denied";
