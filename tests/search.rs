@@ -73,7 +73,7 @@ fn chance_makes_no_difference() {
 
 #[test]
 fn each_mistake_is_found() {
-    // Faults, and time for them, that suffice.
+    // The faults, and the time for them, that suffice to find it.
     for (mistake, faults, last_fault, broken) in [
         (Mistake::NeverTimesOut, 1, 4, Broken::NeedlessStop),
         (Mistake::FirstBlipIsLoss, 1, 4, Broken::NeedlessStop),

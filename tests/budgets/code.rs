@@ -33,7 +33,7 @@ pub(crate) fn count(text: &str) -> (usize, usize) {
     (code, test)
 }
 
-/// `mod name {`.
+/// Whether a line begins a module with a body: `mod name {`.
 fn is_module(line: &str) -> bool {
     let line = line.strip_prefix("pub ").unwrap_or(line);
     let line = match line.strip_prefix("pub(") {
@@ -44,7 +44,6 @@ fn is_module(line: &str) -> bool {
         .is_some_and(|rest| rest.ends_with('{'))
 }
 
-/// Whether a file below `src` is a test.
 pub(crate) fn is_test(path: &Path) -> bool {
     let parts = path.iter().map(|part| part.to_string_lossy());
     let mut below = parts.skip_while(|part| part != "src").skip(1);

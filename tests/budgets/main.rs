@@ -46,7 +46,6 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// Ceiling that holds today, and budget to reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row {
     ceiling: usize,

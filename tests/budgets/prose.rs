@@ -30,7 +30,6 @@ const OPENINGS: &[&str] = &[
     "In ",
     "How ",
 ];
-/// Words that make a reader stop.
 const RIDDLES: &[&str] = &[
     "whoever",
     "whomever",
@@ -140,7 +139,6 @@ fn strings(line: &str) -> Vec<String> {
     found
 }
 
-/// Words of each sentence.
 fn sentences(text: &str) -> Vec<usize> {
     let mut text = text.to_owned();
     for (begin, end) in [("```", "```"), ("<!--", "-->")] {
@@ -237,8 +235,8 @@ fn documents() -> Vec<PathBuf> {
     found
 }
 
-/// `prose:first`, `prose:riddles` (per 100,000 words), `prose:we`, `prose:long`, `prose:tests` (per
-/// 10,000), and `prose:user-riddles`: those of documents and manual pages, per 100,000 words.
+/// `prose:first`, `prose:riddles` (per 100,000 words), `prose:we`, `prose:long`, `prose:tests` (per 10,000), and
+/// `prose:user-riddles`: those of documents and manual pages alone, per 100,000 words.
 pub(crate) fn figures() -> BTreeMap<String, usize> {
     let sources = files(&["src", "crates"], ".rs");
     let man: Vec<PathBuf> = ["1", "5", "7"]

@@ -35,7 +35,7 @@ pub(crate) fn prepare(row: &Row, stage: &mut Stage) {
     }
 }
 
-/// Instance `a` is in control with token 1.
+/// Causes the row's fault for instance `a`, which is in control with token 1.
 pub(crate) fn act(row: &Row, stage: &mut Stage) {
     match row.fault {
         Fault::KillSupervisor => kill_supervisor(stage, "a"),
@@ -155,7 +155,8 @@ fn outage(stage: &mut Stage, mode: Mode) {
     stage.proxy("a").set(Mode::Pass);
 }
 
-/// The lease counts from the request, so the late answer must not prolong it.
+/// Delays the last answer: the lease counts from the request, so the late answer must not prolong
+/// it.
 fn late_then_freeze(stage: &mut Stage) {
     let since = now();
     let late = Fate::DelayReply(VERY_LATE);
@@ -221,8 +222,8 @@ fn break_lease(stage: &mut Stage, period: Option<u32>) {
     await_loss(stage);
 }
 
-/// An instance must not ask again after that answer. A store that gets no processor may leave
-/// control in doubt before it answers.
+/// Waits until `a` reports the loss. An instance must not ask again after that answer. A store that
+/// gets no processor may leave control in doubt before it answers.
 fn await_loss(stage: &mut Stage) {
     const LOST: &str = "stopping the command: the lease was lost";
     const UNHEARD: &str = "stopping the command: the lease could not be renewed in time: no ";

@@ -119,7 +119,6 @@ pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
     }
 }
 
-/// Returns when the second tenure began.
 fn first_loss(stage: &Stage) -> u64 {
     let tenures = stage.scene.journal.tenures();
     tenures.get(1).map_or(u64::MAX, |tenure| tenure.first)

@@ -98,7 +98,6 @@ impl Piece {
     }
 }
 
-/// Counts of the promise's rows, or of the others.
 #[derive(Default)]
 struct Sum {
     rows: usize,
@@ -172,7 +171,6 @@ fn main() -> ExitCode {
     perform(pieces, seed)
 }
 
-/// Returns the containments that this machine lacks, with reasons.
 fn unavailable() -> BTreeMap<&'static str, String> {
     let mut reasons = BTreeMap::new();
     for contain in CONTAINS {

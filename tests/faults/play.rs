@@ -34,7 +34,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
         Effect::Lost => {
             touched.insert((stage.first, "a".to_owned()));
             if row.fault == Fault::ReplaceAndCome {
-                // The newcomer never saw the old file.
+                // The newcomer never saw the old file, so its token is 1, too.
                 stage.await_no_tree_of("a");
             } else {
                 stage.await_tenure_after(stage.first);
@@ -43,7 +43,8 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     }
     stage.let_end();
     if row.may_survive() {
-        // The journal sees any overlap while the survivors live.
+        // Wait for the other tenures while the survivors still live, so that the journal sees any
+        // overlap.
         stage.await_supervisors();
         let survivors = stage.tree_of("a").len();
         stage.sweep("a");

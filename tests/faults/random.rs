@@ -35,7 +35,6 @@ enum Weather {
     Delay(u64),
 }
 
-/// A blow and a weather at the same time.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     shape: Shape,
@@ -188,7 +187,7 @@ pub(crate) fn play(made: &Made, seed: u64, gate: &Gate) -> Verdict {
 }
 
 fn befall(stage: &mut Stage, holder: &str, round: &Round, token: u64) {
-    // While its supervisor runs.
+    // The guardian must be found before its supervisor is stopped.
     let guardian = stage.guardian(holder);
     match round.weather {
         Weather::Fair => {}

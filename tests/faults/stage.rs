@@ -24,13 +24,12 @@ use super::table::{Contain, Lock, Shape};
 
 /// Two leases that run out, and a minute and a half.
 const PATIENCE: Duration = Duration::from_secs(120);
-/// Once every instance has ended, hardly anything can happen.
+/// Limit of a wait once every instance has ended, so that hardly anything can happen.
 const NOBODY: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(25);
 
 static PLAYED: AtomicU64 = AtomicU64::new(0);
 
-/// Incremental reader of the journal.
 struct Reader {
     file: Option<File>,
     rest: String,
@@ -168,7 +167,6 @@ impl Stage {
         }
     }
 
-    /// Everything that helps to explain a failure.
     pub(crate) fn story(&self) -> String {
         let mut text = String::new();
         for (name, instance) in &self.instances {
@@ -269,7 +267,6 @@ impl Stage {
         })
     }
 
-    /// Sends SIGSTOP, and waits until the process is stopped.
     pub(crate) fn stop(&mut self, pid: i32) {
         signal(pid, Signal::SIGSTOP);
         self.until("a process to be stopped", |_| {
@@ -355,7 +352,7 @@ impl Stage {
     }
 }
 
-/// The process may have ended.
+/// Sends a signal to a process that may have ended.
 pub(crate) fn signal(pid: i32, number: Signal) {
     let _ = kill(Pid::from_raw(pid), number);
 }

@@ -15,7 +15,7 @@ pub(crate) enum Fault {
     /// SIGSTOP to both until the deadline has passed; then SIGCONT.
     StopBoth,
     StopThenKillSupervisor,
-    /// SIGCONT to the guardian follows.
+    /// SIGSTOP to the guardian, SIGKILL to the supervisor; then SIGCONT to the guardian.
     StopGuardianKillSupervisor,
     /// Hangs until another is in control.
     Freeze,
@@ -138,7 +138,7 @@ impl Contain {
 }
 
 impl Shape {
-    /// The journalist's options, and the roles that must record themselves.
+    /// Returns the journalist's options, and the roles that must record themselves.
     pub(crate) fn command(self) -> (&'static [&'static str], &'static [&'static str]) {
         match self {
             Shape::Plain => (&[], &[""]),
@@ -218,7 +218,8 @@ impl Row {
         !self.may_overlap() && !self.may_survive()
     }
 
-    /// The shortest lease, or a longer one for a fault that the retries must outlast.
+    /// Length of the lease, where the lock has one: the shortest, or longer for a fault that the
+    /// retries must outlast.
     pub(crate) fn lease(&self) -> &'static str {
         match self.lock {
             Lock::File | Lock::Shared | Lock::Store => "12s",
@@ -228,7 +229,7 @@ impl Row {
     }
 }
 
-/// All rows, the longest first.
+/// Returns all rows, the longest first.
 pub(crate) fn rows() -> Vec<Row> {
     let mut kinds: Vec<(Fault, Lock)> = Vec::new();
     for fault in OF_THE_STORE.into_iter().chain(HARMLESS) {

@@ -236,7 +236,8 @@ impl Schedule {
         self.seed.is_multiple_of(4).then_some(self.poll)
     }
 
-    /// Fit in two thirds of all times; always once the adversary is about to rest.
+    /// Whether the machine is fit at this time: no in a third of all times; always yes once the
+    /// adversary is about to rest.
     pub(crate) fn is_fit(&self, machine: usize, now: Time) -> bool {
         let stretch = now / (12 * SECOND);
         let draw = Rng::with_seed(self.seed ^ (machine as u64) << 32 ^ stretch).u8(0..3);

@@ -30,7 +30,7 @@ impl Clock {
         Instant::from_nanos(self.offset + u64::try_from(gone).expect("short schedules"))
     }
 
-    /// The first time at which it shows `instant` or more.
+    /// Returns the first time at which it shows `instant` or more.
     pub(crate) fn when(self, instant: Instant) -> Time {
         if instant == Instant::FOREVER {
             return Time::MAX;

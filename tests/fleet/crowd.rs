@@ -105,7 +105,7 @@ pub(crate) struct Crowd {
 }
 
 impl Crowd {
-    /// All members are about to start; there is no blob yet.
+    /// Makes a crowd whose members are all about to start; there is no blob yet.
     pub(crate) fn new(plan: Plan) -> Crowd {
         let mut jitter = fastrand::Rng::with_seed(plan.seed);
         let mut crowd = Crowd {
@@ -269,7 +269,7 @@ impl Crowd {
         self.due(self.now + there, who, Due::Arrive(errand, request));
     }
 
-    /// One way, within a data centre.
+    /// Draws the one-way latency within a data centre.
     fn latency(&mut self) -> Time {
         self.jitter.u64(MILLI..5 * MILLI)
     }
@@ -413,7 +413,8 @@ impl Crowd {
         );
     }
 
-    /// The steps of `crates/lease/src/blob/acquire.rs`, and what follows from other answers.
+    /// Handles an answer: the steps of `crates/lease/src/blob/acquire.rs`, and what follows from
+    /// the others.
     fn returned(&mut self, who: usize, errand: Errand, reply: Reply) {
         let id = self.members[who].id;
         match (errand, reply) {
@@ -579,7 +580,7 @@ fn lost() -> Failure {
     }
 }
 
-/// The failure for an answer that says nothing about the lease.
+/// Returns the failure for an answer that says nothing about the lease.
 fn doubt(reply: Reply) -> Failure {
     let retry_after = match reply {
         Reply::Error { retry_after, .. } => retry_after,

@@ -35,14 +35,14 @@ fn as_the_book_says() -> [(usize, Duration); 3] {
     ]
 }
 
-/// `share` per cent of a blob's target in this time.
+/// Returns `share` per cent of a blob's target in this time.
 fn per_cent(share: usize, time: Time) -> usize {
     let seconds = usize::try_from(time / SECOND).expect("a short time");
     TARGET * share * seconds / 100
 }
 
-/// Any ten seconds stay below a tenth of the target. Standbys do not co-ordinate, so in an hour one
-/// second has two thirds more than the average.
+/// Checks that any ten seconds stay below a tenth of the target. Standbys do not co-ordinate, so in
+/// an hour one second has two thirds more than the average.
 fn is_calm(crowd: &Crowd, from: Time, to: Time) {
     let ten = crowd.service.busiest(from, to, 10 * SECOND);
     assert!(ten < per_cent(10, 10 * SECOND), "{ten} in ten seconds");
@@ -101,7 +101,7 @@ fn crowd_of_recommended_size_stays_below_the_target_during_a_drain() {
             let busiest = crowd.service.busiest(asked, control + SECOND, SECOND);
             assert!(busiest < TARGET, "{busiest} in a second");
             assert!(busiest > 300, "they looked eight times as often: {busiest}");
-            // The standbys become as calm again.
+            // The standbys become as calm again as they were.
             crowd.run_until(control + MINUTE);
             is_calm(&crowd, control + 2 * SECOND, crowd.now());
         }

@@ -41,7 +41,7 @@ struct Change {
 pub(crate) struct Making {
     pub(crate) version: u64,
     pub(crate) at: Time,
-    /// An instance or, from [`OPERATOR`] on, an operator.
+    /// Number of the instance that made it, or, from [`OPERATOR`] on, of the operator.
     pub(crate) by: usize,
     /// Number of times that all versions had been removed before.
     pub(crate) era: u64,
@@ -182,7 +182,8 @@ impl Server {
         last.node.as_ref().map(|_| last)
     }
 
-    /// A path as of this view; a machine always sees its own changes.
+    /// Returns what this machine sees of a path as of this view; a machine always sees its own
+    /// changes.
     fn shown(&self, path: &Path, machine: usize, view: Time) -> Option<&Change> {
         let mut changes = self.names.get(path)?.iter().rev();
         let last = changes.find(|change| change.at <= view || change.machine == machine)?;
@@ -217,7 +218,7 @@ impl Server {
         Err(refused(errno))
     }
 
-    /// The time as of which a machine reads now.
+    /// Returns the time as of which a machine reads now.
     fn view(&mut self, machine: usize) -> Time {
         let (since, until) = self.views[machine];
         if self.now < until {
@@ -525,8 +526,8 @@ impl Server {
         self.makings.iter().rev().find(of).map(|made| made.era)
     }
 
-    /// An operator removes old versions, oldest first; all but the last only if the lease has been
-    /// still for `quiet`.
+    /// An operator removes old versions, oldest first; all but the last only if the lease has not
+    /// been renewed for `quiet`.
     pub(crate) fn tidy(&mut self, keep: usize, quiet: Time) {
         let last = self.makings.iter().map(|made| made.at).max().unwrap_or(0);
         let used = keep == 1 && self.now < last + quiet;
@@ -582,7 +583,7 @@ pub(crate) fn changes(call: &Call) -> bool {
     }
 }
 
-/// A restarted server delays what opens, renames or removes.
+/// Whether a restarted server delays what opens, renames or removes.
 pub(crate) fn waits_for_grace(call: &Call) -> bool {
     match call {
         Call::RemoveDirectory(_)

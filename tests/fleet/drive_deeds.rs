@@ -8,7 +8,6 @@ use trafficcop_core::Budget;
 use super::adversary::{Act, Deed, Weather, Who, span};
 use super::clock::{MILLI, SECOND, nanos};
 
-/// Draws budgets, which may differ by machine.
 pub(crate) fn budgets(rng: &mut Rng, machines: usize) -> Vec<Budget> {
     let mixed = rng.bool();
     let least = rng.bool();
@@ -101,7 +100,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 Deed::Kill(machine, Who::Supervisor),
             ),
         ],
-        // The server comes back just after a grant.
+        // The server comes back when a machine has just been granted control.
         5 => vec![
             act(at, Deed::Kill(machine, Who::Both)),
             act(

@@ -138,7 +138,7 @@ impl World {
         }
     }
 
-    /// A loop that turns without end would take the machine from all others.
+    /// Reports a loop that turns without end, which would take the machine from all others.
     fn count_turns(&mut self, p: usize) {
         let second = self.now / SECOND;
         let pair = &mut self.pairs[p];
@@ -242,7 +242,7 @@ impl World {
         self.judge_birth(p);
     }
 
-    /// The lease in the last release information from its supervisor.
+    /// Returns the lease in the last release information from its supervisor.
     pub(crate) fn lease_of(&self, p: usize) -> Option<Id> {
         if let Some(drive) = &self.drive {
             let token = self.pairs[p].handle.link().token?;

@@ -25,7 +25,7 @@ use super::store::Request;
 pub(crate) enum Did {
     /// A frame to its guardian.
     Sent(Vec<u8>, Option<OwnedFd>),
-    /// Unless the store's network records it.
+    /// A request to the service, if the store's network does not record it.
     Asked(Request),
     Started(Start),
     Ended(Ending),
@@ -47,7 +47,7 @@ pub(crate) enum Did {
     },
     Released,
     Said(Notice),
-    /// A forbidden deed.
+    /// A deed that no supervisor may do.
     Wrong(&'static str),
 }
 
@@ -58,7 +58,7 @@ pub(crate) struct Link {
     pub(crate) release_info: Vec<u8>,
     /// Token that the store granted last.
     pub(crate) token: Option<u64>,
-    /// Whether SIGCHLD is pending.
+    /// Whether SIGCHLD is pending: its guardian was stopped, was continued or ended.
     pub(crate) child: bool,
     /// The guardian's state when the supervisor is polled.
     pub(crate) guardian: Life,
@@ -208,7 +208,7 @@ impl Workload for Watching {
         self.workload.stand_by();
     }
 
-    /// Only the condition's answer, and the time until then, are simulated.
+    /// Asks the condition: only its answer, and the time until then, are simulated.
     fn ask(&mut self, give_up_at: Instant) {
         let now = Instant::now();
         let takes = [5, 20, 100, 4000, 9000][now.as_nanos() as usize % 5];

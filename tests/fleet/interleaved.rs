@@ -83,7 +83,6 @@ struct Calls {
     answers: Vec<(usize, io::Result<Answer>)>,
 }
 
-/// The drive as one process sees it.
 struct Gate(Arc<Mutex<Calls>>);
 
 fn whole<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -484,7 +483,7 @@ impl World {
         true
     }
 
-    /// Pending calls hang meanwhile.
+    /// Lets this much time pass; pending calls hang meanwhile.
     pub(crate) fn pass(&mut self, span: Duration) {
         let until = self.now + u64::try_from(span.as_nanos()).expect("short");
         self.settle();
@@ -535,7 +534,7 @@ impl World {
         self.judge_what_was_made(actor, known);
     }
 
-    /// A renewal or release makes its version only after one of the same process.
+    /// Checks that a renewal or release makes its version only after one of the same process.
     fn judge_what_was_made(&mut self, actor: Actor, known: usize) {
         if let Some((by, version)) = self.server.forged.pop() {
             self.violate(format!(
@@ -561,7 +560,7 @@ impl World {
         }
     }
 
-    /// Another instance gets the lock once all operations are done and all leases over.
+    /// Checks that another instance gets the lock once all operations are done and all leases over.
     pub(crate) fn somebody_else_gets_it(&mut self) {
         self.all_go_on();
         for actor in [HOLDER, CONTENDER] {

@@ -27,7 +27,7 @@ use super::print;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
-    /// The process, and the call's number.
+    /// A call is carried out: the process, and the call's number.
     Call(Actor, usize, Kind),
     /// All calls hang for this many seconds.
     Late(u64),
@@ -43,7 +43,7 @@ struct Tried {
 
 struct Point {
     actions: Vec<(Action, Option<Call>)>,
-    /// An equivalent order was tried before.
+    /// Steps that need not be tried here, because an equivalent order was tried before.
     asleep: Vec<Tried>,
     tried: Vec<Tried>,
     chosen: usize,
@@ -57,7 +57,7 @@ impl Point {
         Tried { action, call, told }
     }
 
-    /// A step neither tried nor asleep.
+    /// Chooses a step that is neither tried nor asleep.
     fn choose(&mut self) -> bool {
         let known = |action: Action| {
             let mut known = self.asleep.iter().chain(&self.tried);
@@ -145,13 +145,13 @@ impl Bound {
 #[derive(Default)]
 struct Found {
     orders: usize,
-    /// Equivalent to others.
+    /// Orders that were left out because they are equivalent to others.
     left: usize,
     calls: usize,
     longest: usize,
 }
 
-/// The first call of the process that continued last or, if it has none, of each.
+/// Returns the first call of the process that continued last or, if it has none, of each.
 fn without_a_switch(world: &World, last: Option<Actor>) -> Vec<(Actor, Pending)> {
     let mut pending = world.pending();
     if pending.iter().any(|(actor, _)| Some(*actor) == last) {
@@ -162,7 +162,6 @@ fn without_a_switch(world: &World, last: Option<Actor>) -> Vec<(Actor, Pending)>
     pending
 }
 
-/// The possible steps with this many faults left.
 fn actions(
     pending: Vec<(Actor, Pending)>,
     faults: usize,
@@ -268,7 +267,6 @@ fn play(world: &mut World, points: &mut Vec<Point>, bound: Bound, found: &mut Fo
     }
 }
 
-/// Plays all orders, up to the first violation.
 fn search(begin: fn(&mut World), bound: Bound) -> (Found, Option<String>) {
     let mut found = Found::default();
     let mut points: Vec<Point> = Vec::new();
@@ -301,7 +299,7 @@ struct Scenario {
     bound: Bound,
 }
 
-/// Played in every order.
+/// Makes a scenario that is played in every order.
 const fn small(name: &'static str, begin: fn(&mut World)) -> Scenario {
     Scenario {
         name,
@@ -314,14 +312,14 @@ const fn small(name: &'static str, begin: fn(&mut World)) -> Scenario {
     }
 }
 
-/// Too many calls for every order.
+/// Makes a scenario with too many calls to play every order.
 const fn large(name: &'static str, begin: fn(&mut World)) -> Scenario {
     let mut large = small(name, begin);
     large.bound.switches = Some(1);
     large
 }
 
-/// One fault, and this many switches.
+/// Makes a scenario with one fault and this many switches.
 const fn faulty(
     name: &'static str,
     of: Faults,

@@ -53,8 +53,8 @@ impl World {
         }
     }
 
-    /// No local process could have prevented this: an operator gave control away, the machine was
-    /// suspended, or neither supervisor nor guardian could act.
+    /// Whether no local process could have prevented this: an operator gave control away, the
+    /// machine was suspended, or neither supervisor nor guardian could act.
     fn excuses(&self, p: usize, tree: &Tree) -> bool {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
@@ -123,7 +123,7 @@ impl World {
         }
         let lease = |p: usize| nanos(self.schedule.budgets[self.pairs[p].machine].lease);
         let held_for = match before.by {
-            // A record said so, and was removed later.
+            // A record said that the lock is free, and was removed later.
             OPERATOR.. => {
                 let period = self.operators[before.by - OPERATOR].period;
                 period.map_or(0, nanos)
@@ -185,7 +185,7 @@ impl World {
         }
     }
 
-    /// `shown`: the end of control before this turn.
+    /// Judges a turn of a guardian; `shown` was the end of control before it.
     pub(crate) fn judge_turn(&mut self, p: usize, now: Instant, shown: Instant) {
         let tree = self.pairs[p].tree.as_ref();
         let over = shown > Instant::ZERO && now >= shown;
@@ -206,7 +206,8 @@ impl World {
         self.plan(now + SECOND, Happening::EndDue(p, generation));
     }
 
-    /// Has the guardian noticed the end of the tree? Until then no other instance gets control.
+    /// Judges whether the guardian has noticed the end of the tree: until then no other instance
+    /// gets control.
     pub(crate) fn judge_end(&mut self, p: usize, generation: u64) {
         let pair = &self.pairs[p];
         let tree = pair.tree.as_ref();
@@ -329,7 +330,7 @@ impl World {
         }
     }
 
-    /// An instance that overlapped with another, and could know that, must report it.
+    /// Requires a report from an instance that overlapped with another and could know that.
     fn judge_words(&mut self, p: usize, cause: Option<&Cause>) {
         let pair = &mut self.pairs[p];
         if !std::mem::take(&mut pair.owes_a_word) {
@@ -361,7 +362,7 @@ impl World {
         }
     }
 
-    /// A command must run, and not on a machine that is cordoned for ever.
+    /// Checks that a command runs, and not on a machine that is cordoned for ever.
     pub(crate) fn judge_liveness(&mut self) {
         let now = self.store_clock.at(self.now);
         let protected = self.store.protects(now);
@@ -372,7 +373,7 @@ impl World {
             tree.is_some_and(|tree| tree.main && !tree.killed && kept(tree))
         });
         let everywhere = self.machines.iter().all(|machine| machine.cordon.is_some());
-        // Control may be between two holders.
+        // Control changes hands by itself: it may be between two holders.
         let pause = nanos(self.schedule.cooldown.max(self.schedule.poll)) * 3 + 6 * SECOND;
         let lately = self.now < self.last_end + pause || self.pairs.iter().any(Pair::tree_lives);
         let handed_over = self.schedule.max_hold.is_some() && lately;
@@ -490,7 +491,7 @@ impl World {
             // The limit counts from the acquire, however late its answer.
             Place::File if max_hold.is_some() => return None,
             Place::File => return Some("a file lock cannot be taken away".to_owned()),
-            // `judge_loss` did.
+            // `judge_loss` has judged the loss already.
             Place::Shared if !pair.told_lost.is_empty() => return None,
             // After a break, or an announced one, the instance may doubt that only, and need not
             // continue.
@@ -499,7 +500,8 @@ impl World {
             Place::Shared => {}
         }
         if !pair.told_lost.is_empty() {
-            // Else it takes the answer about another lease for a loss.
+            // Either the lease is being broken, or the instance takes the answer about another
+            // lease for a loss.
             let touched = self.touched.contains(&tree.lease);
             return (!touched).then(|| "it was told of a loss that there was not".to_owned());
         }

@@ -30,7 +30,7 @@ pub(crate) struct Facts {
     pub(crate) child_signal: bool,
     /// Since the last look; the world never stops the main process.
     pub(crate) stopped: bool,
-    /// The supervisor does not read.
+    /// Whether the socket is full because the supervisor does not read.
     pub(crate) is_full: bool,
     pub(crate) tree: Option<Tree>,
     /// The list of its children is no atomic snapshot: it misses one this time.
@@ -96,7 +96,7 @@ impl Kernel {
         self.facts().acts.push(act);
     }
 
-    /// The main process until it is reaped, and an orphaned daemon.
+    /// Returns the main process until it is reaped, and an orphaned daemon.
     fn children(&self) -> [Option<i32>; 2] {
         let facts = self.facts();
         let Some(tree) = &facts.tree else {

@@ -22,7 +22,7 @@ struct Way {
 #[derive(Clone, Copy)]
 enum Fate {
     Answered,
-    /// The client repeats the request at this time.
+    /// The answer is lost; the client repeats the request at this time.
     Lost(Time),
     /// The mount gives up, whatever becomes of the request.
     Fails(i32, Arrival),
@@ -139,7 +139,7 @@ impl Mount {
         way
     }
 
-    /// The way to the server, and the end of its grace.
+    /// Waits for the way to the server, and there for the end of its grace.
     fn travels(&self, there: Time, call: &Call) {
         let mut sent = Sent {
             mount: self,
@@ -236,7 +236,7 @@ impl Drive for Mount {
             if server.starts == starts || !changes(&call) {
                 return answer;
             }
-            // The answer died with the server.
+            // The answer died with the server: the client repeats the request.
             server.count("answers lost, and asked again");
             let again = server.rng.u64(500..4000) * MILLI;
             drop(server);

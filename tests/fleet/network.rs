@@ -50,8 +50,8 @@ impl World {
         span
     }
 
-    /// Least and greatest time of a request to a file, and whether only one in four takes longer
-    /// than the least.
+    /// Returns the least and greatest time of a request to a file, and whether only one in four
+    /// takes longer than the least.
     pub(crate) fn way_to_the_drive(&self, machine: usize) -> (Duration, Duration, bool) {
         // A shared drive has a way of its own; a thread starts soon.
         if self.drive.is_some() {

@@ -24,8 +24,8 @@ pub(crate) struct Operator {
     pub(crate) period: Option<Duration>,
 }
 
-/// Lease ids of a tenure on a shared drive: by its first version, and how often the lock had been
-/// removed before.
+/// Makes the range of lease ids of a tenure on a shared drive: from its first version, and how
+/// often the lock had been removed before.
 pub(crate) fn lease_id(era: u64, token: u64) -> Id {
     era << 32 | token
 }
@@ -90,11 +90,11 @@ impl World {
         }
     }
 
-    /// Notes an operator's version, and the tenure it ends.
     fn note_the_break(&mut self, makings: &[Making], made: Making) {
         let period = self.operators[made.by - OPERATOR].period;
         let mut makings = makings.iter().rev();
-        // A version after another operator's ends the same tenure.
+        // A version after another operator's, who had broken the lease before, ends the same
+        // tenure.
         let before = makings.find(|it| {
             it.version < made.version && it.era == made.era && it.by < OPERATOR && !it.by_nobody
         });

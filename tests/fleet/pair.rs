@@ -86,7 +86,7 @@ impl Tree {
         self.main || self.daemon
     }
 
-    /// All its ended processes were reaped.
+    /// Whether all its processes that ended were reaped.
     pub(crate) fn is_reaped(&self) -> bool {
         self.main_reaped && (!self.has_daemon || self.daemon_reaped)
     }
@@ -236,8 +236,8 @@ impl Pair {
         self.supervisor != Life::Dead && self.ending.is_none()
     }
 
-    /// The tree lives and a supervisor or a guardian can stop it. A daemon that outlives both has
-    /// neither.
+    /// Whether the tree lives and a supervisor or a guardian can stop it. A daemon that outlives
+    /// both has neither.
     pub(crate) fn is_guarded(&self) -> bool {
         self.tree_lives() && (self.competes() || self.guardian != Life::Dead)
     }

@@ -11,7 +11,7 @@ use super::store::{Reply, Request, Store};
 /// Requests a second for one blob.
 pub(crate) const TARGET: usize = 500;
 
-/// Every machine's clock at this time.
+/// Returns the reading of every machine's clock at this time.
 pub(crate) fn at(time: Time) -> Instant {
     Instant::from_nanos(1_000 * SECOND + time)
 }
@@ -69,7 +69,8 @@ impl Service {
         fits
     }
 
-    /// The holder sends no more: the lock becomes free when the lease ends.
+    /// Notes that the holder will not send requests any more: the lock becomes free when the lease
+    /// ends.
     pub(crate) fn is_left_to_run_out(&mut self) {
         let ends = self.store.ends().expect("the lock has a holder");
         self.freed = ends.as_nanos() - at(0).as_nanos();
@@ -83,7 +84,7 @@ impl Service {
         self.between(from, to).len()
     }
 
-    /// Largest number of requests within any stretch of this length.
+    /// Returns the largest number of requests within any stretch of this length.
     pub(crate) fn busiest(&self, from: Time, to: Time, stretch: Time) -> usize {
         let times = self.between(from, to);
         let mut last = 0;

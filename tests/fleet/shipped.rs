@@ -35,7 +35,7 @@ const NAP: Duration = Duration::from_millis(60);
 /// Limit at one tick; more are a loop.
 const ROUNDS: usize = 100;
 
-/// The tick of an instance that is behind its ticks by less than one.
+/// Returns the tick of an instance that is behind its ticks by less than one.
 fn tick_of(instant: Instant) -> u8 {
     if instant == Instant::FOREVER {
         return NEVER;
@@ -44,7 +44,6 @@ fn tick_of(instant: Instant) -> u8 {
     u8::try_from(ticks.saturating_sub(1000)).unwrap_or(NEVER)
 }
 
-/// The blob as one instance sees it.
 struct Service {
     token: u64,
     etag: u64,
@@ -140,7 +139,7 @@ impl Shipped {
         }
     }
 
-    /// The service has given out this token, and gets these requests.
+    /// Prepares the service, which has given out this token, for these requests.
     pub(crate) fn is_about_to_ask(&mut self, asked: &[Kind], token: u8) {
         let mut service = self.service.lock().expect("whole");
         if asked.last() == Some(&Kind::Acquire) {
@@ -463,7 +462,7 @@ impl Shipped {
         shown.next().is_none()
     }
 
-    /// The lease that the model means; its new id must be a new lease here, too.
+    /// Returns the lease that the model means; its new id must be a new lease here, too.
     fn meant(&mut self, id: model::Id, shown: Option<model::Id>) -> model::Id {
         if let Some(meant) = self.leases.get(&id) {
             return *meant;

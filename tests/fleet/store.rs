@@ -132,7 +132,7 @@ impl Store {
         }
     }
 
-    /// The id that keeps all others out at `now`.
+    /// Returns the id that keeps all others out at `now`.
     pub(crate) fn protects(&mut self, now: Instant) -> Option<Id> {
         self.settle(now);
         match self.blob?.lease {
@@ -141,7 +141,7 @@ impl Store {
         }
     }
 
-    /// A lease that is not being broken.
+    /// Returns the id of a lease that is not being broken.
     pub(crate) fn leased(&mut self, now: Instant) -> Option<Id> {
         self.settle(now);
         match self.blob?.lease {

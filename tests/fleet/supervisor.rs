@@ -24,7 +24,6 @@ use super::world::{From, Happening, World};
 /// Rounds in one second of true time; more are a busy loop.
 const ROUNDS: u32 = 150;
 
-/// Makes a driver as `run` would.
 pub(crate) fn driver(
     p: usize,
     tenure: Tenure,
@@ -330,7 +329,7 @@ impl World {
         self.lock_may_be_free();
     }
 
-    /// SIGKILL to the whole tree; on a busy machine that takes a moment.
+    /// Sends SIGKILL to the whole tree; on a busy machine that takes a moment.
     pub(crate) fn kill_tree(&mut self, p: usize) {
         let Some(tree) = &mut self.pairs[p].tree else {
             return;

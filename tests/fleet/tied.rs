@@ -151,7 +151,6 @@ fn kinds(deeds: &[(usize, Deed)]) -> Vec<Kind> {
     deeds.iter().filter_map(kind).collect()
 }
 
-/// One walk, with the shipped instances beside it.
 pub(crate) struct Walk {
     plan: Plan,
     pub(crate) search: Search,
@@ -179,7 +178,7 @@ impl Walk {
         }
     }
 
-    /// A silent walk that uses the states that a search has met.
+    /// Makes a silent walk that uses the states that a search has met.
     pub(crate) fn of(plan: Plan, mut search: Search) -> Walk {
         let world = search.first();
         let shipped = [(); 2].map(|()| Shipped::new(0, plan.attempt, plan.contained));
@@ -198,7 +197,6 @@ impl Walk {
         }
     }
 
-    /// The next steps that are played here.
     pub(crate) fn next(&mut self) -> Vec<Next> {
         if self.is_astray {
             return Vec::new();
@@ -416,7 +414,6 @@ fn walk(seed: u64) -> (Walk, Result<(), String>) {
     }
 }
 
-/// Repeats these steps, as far as possible.
 fn again(plan: Plan, way: &[Step]) -> (Walk, Result<(), String>) {
     let mut walk = Walk::new(plan);
     for step in way {

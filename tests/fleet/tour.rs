@@ -99,7 +99,7 @@ impl Whole {
     }
 }
 
-/// A state, and the debts of its supervisors.
+/// Place of the tour: a state, and the debts of its supervisors.
 type Place = (u32, [Owes; 2]);
 
 #[derive(Clone, Copy, Debug)]
@@ -121,7 +121,7 @@ struct Graph {
     /// Number of the search's transitions; `states` counts the states they leave.
     transitions: usize,
     states: usize,
-    /// Reason for which transitions are not played.
+    /// Counts of the reasons for which transitions are not played.
     left_out: BTreeMap<Option<LeftOut>, usize>,
 }
 
@@ -310,7 +310,6 @@ impl Graph {
         Flows { flows, is_back }
     }
 
-    /// The next walk; empty if all are done.
     fn walk(&self, Flows { flows, is_back }: &mut Flows) -> Vec<u32> {
         let mut way = Vec::new();
         let mut at = 0;
@@ -334,7 +333,7 @@ impl Graph {
         }
     }
 
-    /// Those with the most transitions of their own come first.
+    /// Returns all walks, first those with the most transitions of their own.
     fn walks(&self, flows: &mut Flows) -> Vec<Vec<u32>> {
         let whole = flows.flows.clone();
         let mut walks = Vec::new();

@@ -15,7 +15,6 @@ use trafficcop_azure::{Account, AuthOptions};
 
 use super::store::{Code, Id, LeaseState, Record, Reply, Request};
 
-/// Texts for the model's numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Texts {
     leases: Vec<String>,
@@ -159,7 +158,7 @@ impl Network {
         let mut put = |name: &str, value: String| {
             headers.insert(HeaderName::from(name.to_owned()), HeaderValue::from(value));
         };
-        // An intermediary's error does not have it.
+        // An error that an intermediary sends does not have this header.
         if !matches!(reply, Reply::Error { .. }) {
             put("x-ms-version", "2025-01-05".to_owned());
         }
@@ -219,7 +218,7 @@ impl Network {
     }
 }
 
-/// An error's name at the service, and its status.
+/// Returns an error's name at the service, and its status.
 fn name(code: Code, request: Request) -> (u16, &'static str) {
     let on_blob = matches!(request, Request::Look { .. } | Request::Set { .. });
     match code {

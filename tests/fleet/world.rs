@@ -128,7 +128,6 @@ impl Broken {
     }
 }
 
-/// Sums over many schedules.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) schedules: u64,
@@ -185,7 +184,6 @@ pub(crate) struct World {
     pub(crate) resting: bool,
 }
 
-/// Makes a directory, in memory where possible.
 fn directory() -> TempDir {
     let memory = tempfile::tempdir_in("/dev/shm");
     memory

@@ -19,24 +19,24 @@ use crate::support::processes::await_stopped;
 use crate::support::programs::trafficcop;
 use crate::support::scene::Scene;
 
-/// Give a local file's lock a deadline.
+/// Options that give a local file's lock a deadline.
 const LEASE: &[&str] = &["--shared", "--lease", "15s", "--grace-on-loss", "4s"];
 
-/// Has a /run of its own: every start sweeps what dead instances of this user left in /run, and no
-/// other test may sweep these.
+/// Runs with a /run of its own: every start sweeps what dead instances of this user have left in
+/// /run, and no other test may sweep these.
 fn apart(scene: &Scene) -> Run<'_> {
     let place = scene.path("run");
     std::fs::create_dir_all(&place).unwrap();
     scene.run_on_file().with_run(&place)
 }
 
-/// A file of that /run, from outside.
 fn seen(scene: &Scene, path: &Path) -> PathBuf {
     let within = path.strip_prefix("/run").expect("the first place for it");
     scene.path("run").join(within)
 }
 
-/// The command prints the path of its control file, then becomes the journalist.
+/// Starts an instance whose command prints the path of its control file, then becomes the
+/// journalist.
 fn instance(scene: &Scene, options: &[&str], command: &[&str]) -> (Instance, PathBuf) {
     instance_of(scene.run_on_file(), scene, options, command)
 }
@@ -193,7 +193,7 @@ fn a_lost_lock_is_no_control_at_once() {
     broken.args(["break", "--period", "0", "--yes", "--file"]);
     let broken = broken.arg(scene.lock()).output().expect("it can be run");
     assert!(broken.status.success(), "{broken:?}");
-    // The mapping outlives the tenure.
+    // The mapping outlives the tenure, and the instance gets control again.
     await_for(
         "control to be lost",
         || (!deadline.in_control()).then_some(()),
@@ -278,7 +278,7 @@ fn a_requested_stop_is_no_loss() {
     let end = scene.path("end");
     let words = ["--term", "ignore", "--status", "3", "--until"];
     let words = [&words[..], &[end.to_str().unwrap()]].concat();
-    // With plenty of time until it ends.
+    // It ends when it may, and has plenty of time until then.
     let (mut one, path) = instance(&scene, &["--grace", "10m"], &words);
     one.signal(Signal::SIGTERM);
     one.await_log("stopping the command");

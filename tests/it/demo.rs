@@ -6,7 +6,7 @@ use std::process::{Command, Stdio};
 
 const ROOT: &str = env!("CARGO_MANIFEST_DIR");
 
-/// Frames after the header (asciinema's format, version 2).
+/// Reads the frames of a recording after its header (asciinema's format, version 2).
 fn frames(path: &Path) -> Vec<(f64, String)> {
     let text =
         std::fs::read_to_string(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()));

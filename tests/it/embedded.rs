@@ -14,7 +14,7 @@ fn queue_at(port: u16) -> Connection {
     Worker::builder().connection_string(queue_string(port, KEY))
 }
 
-/// `None` if none comes for a while.
+/// Returns the next message, or `None` if none comes for a while.
 async fn next(worker: &Worker) -> Option<MessageLock> {
     let waited = tokio::time::timeout(Duration::from_secs(3), worker.next()).await;
     waited.ok().map(|said| said.expect("the queue answers"))

@@ -125,7 +125,7 @@ fn the_token_of_an_ended_tenure_is_refused_after_the_next_one_wrote() {
     assert_eq!(lines(&database), written);
 }
 
-/// The supervisor and its children: all between trafficcop and the command.
+/// Returns the supervisor and its children: all between trafficcop and the command.
 fn watchers(instance: &Instance) -> Vec<i32> {
     let supervisor = instance.pid();
     let list = format!("/proc/{supervisor}/task/{supervisor}/children");

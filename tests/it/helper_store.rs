@@ -10,7 +10,7 @@ use crate::support::journal::What;
 use crate::support::scene::Scene;
 use crate::support::{await_for, processes};
 
-/// A scene whose directory is the helper's store.
+/// A scene with a helper whose store is the scene's directory.
 fn scene() -> Scene {
     let scene = Scene::new();
     scene.helper();
@@ -31,7 +31,7 @@ fn run<'a>(scene: &'a Scene, name: &str) -> Run<'a> {
     verb(scene, "run").args(["--identity", name, "--lease", "10s", "--poll", "500ms"])
 }
 
-/// Every call runs this code before it is answered, or after.
+/// Has every call run this shell code before it is answered, or after.
 fn fault(scene: &Scene, when: &str, code: &str) {
     std::fs::write(scene.path("new"), code).expect("a file in the scene");
     std::fs::rename(scene.path("new"), scene.path(when)).expect("it is there");
@@ -375,7 +375,7 @@ fn cron_line_follows_a_dead_holder_once_its_lease_has_been_seen_to_pass() {
         run(&scene, "one").shell("true").finish().ended,
         Ended::Code(0)
     );
-    // As a dead machine's holder leaves it.
+    // As a holder leaves it whose machine is gone.
     let path = scene.path("db").join("job");
     let mut one = forever(&scene, "one");
     scene.journal.await_tag(What::Beat, "one");

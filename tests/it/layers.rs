@@ -216,7 +216,7 @@ fn sources() -> Vec<Source> {
     sources
 }
 
-/// The folder or file below `src`, or the crate.
+/// Returns the module of a path: the folder or file below `src`, or the crate.
 fn room(inside: &Path) -> String {
     let parts: Vec<_> = inside.iter().map(|part| part.to_string_lossy()).collect();
     let part = |at: usize| parts[at].trim_end_matches(".rs").to_owned();
@@ -262,7 +262,7 @@ fn named(code: &str) -> BTreeSet<String> {
         .collect()
 }
 
-/// First names after this beginning of a path.
+/// Returns the first names after this beginning of a path.
 fn below(begin: &str, code: &str) -> BTreeSet<String> {
     let word = |text: &str| -> String {
         text.chars()
@@ -297,7 +297,7 @@ fn below(begin: &str, code: &str) -> BTreeSet<String> {
     rooms
 }
 
-/// A chain of `super::` reaches the crate's root.
+/// Whether a chain of `super::` reaches the crate's root.
 fn leaves_by_super(path: &Path, code: &str) -> bool {
     let inside = path.strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     let depth = inside.unwrap_or(path).components().count();
@@ -322,7 +322,7 @@ fn strangers(room: &str, code: &str) -> Vec<String> {
         })
         // Capitalized names are re-exports of lib.rs.
         .filter(|name| name != room && name.starts_with(char::is_lowercase))
-        // For every module; it uses none.
+        // Every module may use it; it uses none.
         .filter(|name| name != "util")
         .filter(|name| !known.contains(&name.as_str()))
         .map(|name| format!("{room} knows {name}"))
@@ -376,7 +376,7 @@ fn words_stay_in_their_rooms() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// An enum with more than spellings and help.
+/// Whether an enum has more than spellings and help.
 fn logic(code: &str) -> bool {
     let mut impls = code.lines().filter(|line| line.starts_with("impl"));
     code.lines()

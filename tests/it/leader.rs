@@ -8,8 +8,8 @@ use std::time::Duration;
 
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// The example, which `cargo test` builds with the tests. The test does not build it: cargo within
-/// cargo has another environment, and rebuilds half of the dependencies.
+/// Returns the example, which `cargo test` builds with the tests. The test does not build it: cargo
+/// within cargo has another environment, and rebuilds half of the dependencies.
 fn leader() -> PathBuf {
     let test = std::env::current_exe().expect("a path of our own");
     let profile = test.ancestors().nth(2).expect("a directory of the build");
@@ -20,7 +20,7 @@ fn leader() -> PathBuf {
     example
 }
 
-/// Dropping it kills it.
+/// A process of the example, and its lines. Dropping it kills it.
 struct Instance {
     child: Child,
     lines: Receiver<String>,

@@ -238,7 +238,7 @@ fn a_machine_on_which_the_command_cannot_work_passes_it_on() {
     );
     let_end(&scene, "well");
     assert_eq!(well.wait(), Ended::Code(0));
-    // No other instance is left.
+    // No other instance is left: it competes again.
     scene
         .journal
         .await_line("a further tenure", |line| line.token > token);

@@ -97,7 +97,7 @@ impl Place {
         path.to_str().unwrap().to_owned()
     }
 
-    /// Adds a line for each question.
+    /// Returns a condition that adds a line each time it is asked.
     fn condition(&self, name: &str) -> String {
         let (asked, fit) = (self.path(name, "asked"), self.path(name, "fit"));
         format!("echo >> {asked}; test -e {fit}")
@@ -120,7 +120,7 @@ impl Place {
         File::create(self.path(name, "done")).unwrap();
     }
 
-    /// An instance that does not wait gets control.
+    /// Checks that an instance that does not wait gets control.
     fn assert_free(&self) {
         let pass_by = || self.run("passer-by").arg("-n").command(["true"]).finish();
         let mut passer_by = pass_by();
@@ -260,7 +260,7 @@ fn ring_during_the_condition_takes_nothing_before_its_answer() {
         two.await_log(HEARS);
         File::create(&busy).unwrap();
         place.await_asked("two", 1);
-        // The last answer is still yes.
+        // It rings while the last answer is still yes.
         place.let_end("one");
         assert_eq!(one.finish().ended, Ended::Code(0));
         place.assert_free();
@@ -382,7 +382,7 @@ fn condition_counts_against_the_wait() {
             .contains("control not obtained: the --if command")
     );
     assert!(place.asked("one") >= 2, "{}", place.asked("one"));
-    // In time to become fit.
+    // An instance that becomes fit meanwhile is in time.
     let mut two = place.candidate("two", &["-w", "1h"]);
     two.await_log(NOT_FIT);
     place.is_fit("two");
@@ -459,7 +459,7 @@ fn hanging_condition_is_killed_with_its_tree_and_counts_as_no() {
     let started: Vec<_> = hang.iter().enumerate().map(start).collect();
     for (name, mut one) in started {
         one.await_log("not fit to take control: the --if command did not end in time");
-        // Asked again, without a process of the first time.
+        // It is asked again, and no process of the first time is left.
         let asked = await_for(
             "the next time",
             || {
@@ -536,7 +536,7 @@ fn leftovers_of_a_condition_are_killed_before_its_answer_counts() {
         "(trap '' TERM HUP; exec setsid sh -c 'echo $$ > {left}; sleep 1000') & \
          while ! test -s {left}; do sleep 0.01; done"
     );
-    // Unseen by the command.
+    // The command sees nothing of it.
     let finished = place
         .run("one")
         .args(["--if", &daemon])

@@ -45,7 +45,6 @@ fn let_end(scene: &Scene, name: &str) {
     File::create(scene.path(&format!("{name}.done"))).unwrap();
 }
 
-/// Control over one slot.
 #[derive(Debug)]
 struct Stretch {
     slot: u32,
@@ -55,7 +54,7 @@ struct Stretch {
     last: u64,
 }
 
-/// Stretches by time. Each has one tag: SLOT.NAME.TOKEN.
+/// Returns the stretches in the journal by time. A tag belongs to one stretch: SLOT.NAME.TOKEN.
 fn stretches(lines: &[Line]) -> Vec<Stretch> {
     let mut found: BTreeMap<&str, Stretch> = BTreeMap::new();
     for line in lines {
@@ -77,7 +76,8 @@ fn stretches(lines: &[Line]) -> Vec<Stretch> {
     found
 }
 
-/// Each of N slots has at most one stretch at a time, with growing tokens.
+/// Checks the promise for N slots: at most one stretch at a time in each, so at most N in all, with
+/// growing tokens in each.
 fn judge(scene: &Scene, slots: u32) -> Vec<Stretch> {
     let all = stretches(&scene.journal.lines());
     for (at, one) in all.iter().enumerate() {
@@ -98,15 +98,15 @@ fn judge(scene: &Scene, slots: u32) -> Vec<Stretch> {
     all
 }
 
-/// Longest time without a holder, between the first and the last.
+/// Returns the longest time without a holder, between the first and the last.
 fn longest_gap(all: &[Stretch], slot: u32) -> u64 {
     let mine: Vec<&Stretch> = all.iter().filter(|one| one.slot == slot).collect();
     let gaps = mine.windows(2).map(|pair| pair[1].first - pair[0].last);
     gaps.max().unwrap_or(0)
 }
 
-/// Five instances on two slots; about every second a holder's supervisor is killed, and another
-/// instance starts.
+/// Runs five instances on two slots; about every second it kills a holder's supervisor, and starts
+/// another instance.
 fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
     let scene = Scene::new();
     let seconds = std::env::var("SLOTS_HUNT").map_or(20, |text| text.parse().expect("seconds"));
@@ -124,7 +124,7 @@ fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
     let begin = Instant::now();
     let mut killed = 0;
     while Instant::now().since(begin) < Duration::from_secs(seconds) {
-        // Each gap belongs to one death.
+        // Both slots are taken before the next death, so that each gap belongs to one death.
         let living = await_for(
             "both slots to be taken",
             || {
@@ -141,7 +141,7 @@ fn hunt(start: impl Fn(&Scene, &str) -> Instance, limit: u64) {
             },
             || format!("{:#?}", stretches(&scene.journal.lines())),
         );
-        // At any point of their work.
+        // At any point of their work: the pace of deaths.
         std::thread::sleep(Duration::from_millis(fastrand::u64(0..500)));
         let prey = &living[fastrand::usize(..2)];
         let at = crowd.iter().position(|(name, _)| name == prey).unwrap();

@@ -12,7 +12,7 @@ use crate::support::processes::processor_time;
 mod foreground;
 mod interrupts;
 
-/// Limit of what happens at once.
+/// Limit of a wait for what happens at once on a machine that is not starved.
 const PATIENCE: Duration = Duration::from_secs(120);
 
 /// Repeats what is typed, and reports each interrupt.
@@ -26,7 +26,6 @@ while :; do
 done
 "#;
 
-/// A shell in the foreground of its terminal.
 struct Session {
     shell: Child,
     keys: File,
@@ -191,7 +190,7 @@ fn a_command_in_a_namespace_of_its_own_is_a_job_too() {
     }
 }
 
-/// Another holder, which ends with its stdin.
+/// Starts another holder of this lock, which ends when its stdin is closed.
 fn holder(lock: &std::path::Path) -> Child {
     let mut holder = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
         .args(["run", "-q", "--identity", "web-one", "--file"])
@@ -247,7 +246,7 @@ fn awaits(file: &std::path::Path) {
     }
 }
 
-/// Pid that a process writes into this file.
+/// The number of a process that writes it into this file.
 fn pid_in(file: &std::path::Path) -> i32 {
     awaits(file);
     let text = std::fs::read_to_string(file).expect("a number");

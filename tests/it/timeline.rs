@@ -245,7 +245,7 @@ fn a_forged_overlap_is_exit_status_1() {
     one.signal(Signal::SIGTERM);
     one.wait();
     assert_eq!(timeline([&log]).status.code(), Some(0));
-    // Another instance claims it, with the next token.
+    // Another instance claims the same of itself, with the next token.
     let text = std::fs::read_to_string(&log).unwrap();
     let forged = text
         .replace("\"identity\":\"one\"", "\"identity\":\"two\"")

@@ -254,10 +254,10 @@ impl Search {
             }
         };
         let stage = match (call.kind, id) {
-            // No own lease, no request.
+            // There is no own lease, so no request is sent.
             (Kind::Renew, 0) => Stage::Answered(Reply::Lost),
             (Kind::Release, 0) => Stage::Answered(Reply::Done(0)),
-            // Nor without time for an answer.
+            // Nor if there is no time left for an answer.
             _ if tick >= call.give_up => Stage::Answered(Reply::Silence),
             _ => {
                 self.does_visibly(p, Deed::Asks(call.kind, id));

@@ -59,7 +59,7 @@ pub(crate) fn at(tick: u8) -> Instant {
     }
 }
 
-/// The first tick that is not before this.
+/// Returns the first tick that is not before this.
 pub(crate) fn tick_of(instant: Instant) -> u8 {
     if instant == Instant::FOREVER {
         return NEVER;
@@ -310,7 +310,7 @@ pub(crate) struct Interned {
 }
 
 impl Interned {
-    /// The new guardian's state is the first.
+    /// Makes a collection with a new guardian's state, which is the first.
     pub(crate) fn new(seed: u64, attempt: Duration) -> Interned {
         let guardian = GuardianState::with_grace(TICK);
         Interned {
@@ -325,7 +325,6 @@ impl Interned {
         }
     }
 
-    /// The core of an instance that begins now.
     pub(crate) fn begin(&mut self, tick: u8) -> u32 {
         let core = Tenure::new(rules(self.seed, self.attempt), at(tick));
         self.keep(&core, u32::MAX, tick, Told::New)

@@ -33,7 +33,7 @@ pub(crate) enum Step {
 }
 
 impl Step {
-    /// `None`: time passes.
+    /// Returns its instance; the passing of time has none.
     pub(crate) fn whose(self) -> Option<usize> {
         match self {
             Step::Supervises(p)
@@ -187,7 +187,7 @@ impl Search {
         }
     }
 
-    /// A process that was asked to end does, or lives on.
+    /// Lets a process end that was asked to, or lets it live on.
     fn dies(&mut self, world: &World, p: usize) {
         let Some(tree) = world.processes[p].tree else {
             return;
@@ -274,7 +274,7 @@ impl Search {
             .tree
             .is_some_and(|tree| tree.main && !tree.asked && !tree.dies)
         {
-            // And leaves a daemon behind.
+            // It ends by itself, and leaves a daemon behind.
             let ended = hurt(|process| {
                 if let Some(tree) = &mut process.tree {
                     tree.main = false;
@@ -360,7 +360,7 @@ impl Search {
         self.reach(Step::TimePasses, next);
     }
 
-    /// A command runs again some time after the last fault, if an instance can.
+    /// Judges whether a command runs again some time after the last fault, if an instance can.
     fn judge_rest(&mut self, world: &mut World) {
         let anybody = world.processes.iter().any(Process::is_whole);
         if !anybody || world.processes.iter().any(Process::works) {

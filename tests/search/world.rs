@@ -72,7 +72,7 @@ pub(crate) enum Request {
 /// A deed of a process that others can see.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Deed {
-    /// The next request uses this new id.
+    /// A new id is proposed for a lease: the next request uses it.
     Proposes(Id),
     Asks(Kind, Id),
     Orders(Request),
@@ -136,7 +136,7 @@ pub(crate) struct Process {
     pub(crate) release: Id,
     pub(crate) is_orphaned: bool,
     pub(crate) tree: Option<Tree>,
-    // The wire.
+    // On the wire.
     pub(crate) strays: Vec<Stray>,
     /// Ticks by which its wall clock is ahead of the service's.
     pub(crate) ahead: u8,
@@ -187,13 +187,14 @@ impl Process {
         self.supervisor != Life::Runs && self.guardian != Life::Runs
     }
 
-    /// The supervisor misses its guardian, which should answer within a second while it has a
-    /// command.
+    /// Whether the supervisor misses its guardian, which should answer within a second while it has
+    /// a command.
     pub(crate) fn is_silent(&self) -> bool {
         self.guardian == Life::Stopped && self.supervisor == Life::Runs && self.busy
     }
 
-    /// A start is still waited for, until its command would be killed: a tick after its SIGTERM.
+    /// Whether a start is still waited for, until its command would be killed: a tick after its
+    /// SIGTERM.
     pub(crate) fn is_patient(&self, tick: u8) -> bool {
         self.starting != 0 && tick < self.starting.min(self.term + 1)
     }
@@ -267,7 +268,7 @@ pub(crate) struct World {
     /// Tick at which the last fault happened, or ended.
     pub(crate) quiet: u8,
     pub(crate) faults: u8,
-    /// 0: none, or run out.
+    /// The lease at the service (0: none, or run out), and its end.
     pub(crate) lease: Id,
     pub(crate) until: u8,
     pub(crate) token: u8,
@@ -318,8 +319,8 @@ impl World {
         }
     }
 
-    /// Neither process of an instance can act from when its command must be killed: no local
-    /// process can help.
+    /// Whether neither process of an instance can act from when its command must be killed: no
+    /// local process can help.
     pub(crate) fn is_beyond_us(&self) -> bool {
         self.processes.iter().any(|process| {
             process.tree.is_some_and(|tree| !tree.dies)

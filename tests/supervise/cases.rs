@@ -1,4 +1,4 @@
-//! The cases.
+//! The cases. Each name is the fact that it checks.
 
 mod both;
 mod command;

@@ -19,7 +19,7 @@ pub(crate) struct Kin {
 }
 
 impl Kin {
-    /// A zombie, or another process with its pid, does not count.
+    /// Whether this process (and no other with its pid) lives; a zombie does not.
     pub(crate) fn is_alive(&self) -> bool {
         matches!(stat(self.pid), Some((state, born)) if born == self.born && !"ZX".contains(state))
     }
@@ -96,7 +96,7 @@ pub(crate) fn stat(pid: i32) -> Option<(char, u64)> {
     Some((fields[0].chars().next()?, fields[19].parse().ok()?))
 }
 
-/// One write to the journal for this process of a command.
+/// Writes this process, which belongs to a command, into the journal in one write.
 pub(crate) fn record(journal: &str, role: &str) {
     let pid = me();
     let (_, born) = stat(pid).unwrap();
@@ -130,7 +130,7 @@ fn namespace(pid: &str) -> Option<String> {
     Some(link.display().to_string())
 }
 
-/// Pid in the tests' namespace of a process that knows another one.
+/// Returns the pid in the tests' namespace of a process that knows another one.
 fn as_we_see_it(pid: i32, born: u64, space: &str) -> i32 {
     if namespace("self").as_deref() == Some(space) {
         return pid;
@@ -147,7 +147,7 @@ fn as_we_see_it(pid: i32, born: u64, space: &str) -> i32 {
             && stat(*ours).is_some_and(|(_, its)| its == born)
             && namespace(&ours.to_string()).as_deref() == Some(space)
     });
-    // A dead process's pid is unknown.
+    // The pid of a dead process is not known any more.
     same.next().unwrap_or(0)
 }
 
@@ -169,7 +169,6 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// Sets a process's limit of open files.
 pub(crate) fn limit_files(pid: i32, most: u64) {
     let (_, hard) =
         nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();

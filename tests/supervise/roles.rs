@@ -300,7 +300,6 @@ fn daemon(journal: &str) {
     });
 }
 
-/// Writes what this process was given, for the judge.
 fn report(path: &str) {
     let mut text = String::new();
     let mut stdin = String::new();
@@ -314,7 +313,7 @@ fn report(path: &str) {
         .unwrap()
         .flatten()
         .filter_map(|entry| {
-            // This listing's own is closed by now.
+            // The descriptor of this listing is closed when its link is read.
             let target = fs::read_link(entry.path()).ok()?;
             Some(format!(
                 "fd {} {}",

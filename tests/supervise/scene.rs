@@ -15,7 +15,6 @@ use trafficcop_guardian::Contain;
 
 use super::proc::{self, LONG, Watched};
 
-/// Supervisor's user, and the tree's containment.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) nobody: bool,

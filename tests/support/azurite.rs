@@ -15,7 +15,7 @@ pub(crate) const KEY: &str =
 
 pub(crate) struct Azurite {
     pub(crate) port: u16,
-    /// Shell whose pipe closes when this process ends.
+    /// Shell whose pipe the kernel closes when this process ends.
     _life: Child,
     _directory: tempfile::TempDir,
 }
@@ -30,7 +30,7 @@ pub(crate) fn queues() -> &'static Azurite {
     RUNNING.get_or_init(|| start_with("queue", &[]))
 }
 
-/// Connects to the well-known account's queues.
+/// Makes a connection string for the well-known account's queues on this port, with this key.
 #[must_use]
 pub(crate) fn queue_string(port: u16, key: &str) -> String {
     format!(
@@ -39,7 +39,7 @@ pub(crate) fn queue_string(port: u16, key: &str) -> String {
     )
 }
 
-/// Connects to the well-known account on this port (of Azurite, or of a proxy).
+/// Makes a connection string for the well-known account on this port (of Azurite, or of a proxy).
 #[must_use]
 pub(crate) fn connection_string(port: u16) -> String {
     connection_string_with_key(port, KEY)

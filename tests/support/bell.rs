@@ -26,7 +26,7 @@ impl Bell {
         }
     }
 
-    /// The greeting to a standby of the first rank.
+    /// Returns the greeting to a standby of the first rank.
     #[must_use]
     pub(crate) fn answer(self) -> Vec<u8> {
         let mut answer = self.nonce.to_be_bytes()[8..].to_vec();

@@ -208,7 +208,7 @@ impl Blob {
         self.look()?.get(&format!("x-ms-meta-{name}")).cloned()
     }
 
-    /// Takes the lease as a foreign client.
+    /// Takes the lease as a foreign client, for this many seconds.
     pub(crate) fn acquire(&self, id: &str, seconds: i32) {
         let seconds = seconds.to_string();
         self.demand(
@@ -272,7 +272,7 @@ impl Blob {
         self.demand("PUT", "comp=lease", &headers);
     }
 
-    /// No lease prevents that.
+    /// Deletes the container with everything in it: no lease prevents that.
     pub(crate) fn delete_container(&self) {
         let reply = Self::ask("DELETE", self.container(), "restype=container", &[]);
         assert_eq!(reply.status, 202, "{reply:?}");

@@ -10,7 +10,7 @@ use std::sync::{Mutex, PoisonError};
 
 const WRITERS: [&str; 3] = ["run", "elect", "work"];
 
-/// All instances of a scene are on one machine.
+/// All instances of a scene are on one machine: the order of two moments is certain.
 const SKEW: i64 = 0;
 
 /// Judged logs, and their lines.
@@ -41,8 +41,8 @@ impl EventLogs {
         }
     }
 
-    /// Additional arguments with which such an instance writes a log; none if it does already, or
-    /// is not `wanted`.
+    /// Returns additional arguments with which such an instance writes a log; none if it does
+    /// already, or is not `wanted`.
     pub(crate) fn of(
         &self,
         verb: &str,
@@ -68,13 +68,12 @@ impl EventLogs {
         }
     }
 
-    /// Earlier ones, too.
+    /// Excuses such contradictions, also earlier ones.
     pub(super) fn excuse(&self, what: Excused) {
         let mut excused = self.excused.lock().unwrap_or_else(PoisonError::into_inner);
         *excused = what.max(*excused);
     }
 
-    /// Everything that the promise excludes.
     pub(crate) fn contradictions(&self) -> Vec<String> {
         let excused = *self.excused.lock().unwrap_or_else(PoisonError::into_inner);
         if excused == Excused::Everything {
@@ -104,7 +103,7 @@ impl EventLogs {
     }
 }
 
-/// Number of judged logs, and of their lines.
+/// Describes how many logs were judged in this process so far, and how many lines they had.
 pub(crate) fn judged() -> String {
     let [logs, lines] = JUDGED.each_ref().map(|count| count.load(Ordering::Relaxed));
     format!("{logs} event logs with {lines} lines judged")

@@ -29,9 +29,8 @@ pub(crate) trait Stand: Sync {
     const COUNTS_EVERY_RUN: bool;
 
     fn put(&self, text: &str);
-    /// Neither completed nor dead-lettered.
+    /// Counts the messages that are neither completed nor dead-lettered.
     fn left(&self) -> usize;
-    /// Texts of the dead letters.
     fn aside(&self) -> Vec<String>;
     /// Prepares a worker without a command and settings for failures.
     fn worker<'a>(&self, scene: &'a Scene, which: usize) -> Run<'a>;
@@ -60,7 +59,6 @@ fn start<S: Stand>(stand: &S, scene: &Scene, which: usize) -> Instance {
         .start()
 }
 
-/// Makes one trouble for one worker.
 fn go_wrong<S: Stand>(
     stand: &S,
     scene: &Scene,
@@ -83,7 +81,7 @@ fn go_wrong<S: Stand>(
     }
 }
 
-/// A run of a message.
+/// A run of a message: its attempt, its span, and whether it ended by itself.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Life {
     attempt: u64,

@@ -133,7 +133,7 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Instead of a file of the scene.
+    /// Sets its stdout, instead of a file of the scene.
     #[must_use]
     pub(crate) fn stdout(mut self, stdout: impl Into<Stdio>) -> Self {
         self.stdout = Some(stdout.into());
@@ -147,7 +147,7 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// A stderr without a reader: every write is an EPIPE.
+    /// Starts with a stderr without a reader: every write to it is an EPIPE.
     #[must_use]
     pub(crate) fn with_broken_stderr(mut self) -> Self {
         self.broken_stderr = true;
@@ -210,7 +210,7 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Every address is unreachable, even its own.
+    /// Starts without a network: every address is unreachable, even its own.
     #[must_use]
     pub(crate) fn without_network(self) -> Self {
         self.within(CloneFlags::CLONE_NEWNET)
@@ -230,7 +230,8 @@ impl<'a> Run<'a> {
         within
     }
 
-    /// A file system of its own, of `room` pages of 4 KiB, or read-only if that is 0.
+    /// Starts with a file system of its own on this directory, of `room` pages of 4 KiB, or
+    /// read-only if that is 0.
     #[must_use]
     pub(crate) fn with_tmpfs(self, directory: &Path, room: u32) -> Self {
         let directory = directory.to_owned();

@@ -34,8 +34,8 @@ pub(crate) struct Line {
     pub(crate) at: u64,
 }
 
-/// The whole part of a line. A process killed while it writes across a page boundary leaves half a
-/// line, which the next writer's continues.
+/// Returns the whole part of a line. A process killed while it writes across a page boundary leaves
+/// half a line, which the next writer's continues.
 fn whole(line: &str) -> &str {
     let words = ["start ", "beat ", "term ", "end "];
     // The half may be a single byte.
@@ -111,13 +111,12 @@ impl Journal {
         &self.path
     }
 
-    /// All complete lines so far.
     #[must_use]
     pub(crate) fn lines(&self) -> Vec<Line> {
         self.lines_from(&mut 0)
     }
 
-    /// The complete lines after this byte, which moves behind them.
+    /// Returns the complete lines after this byte, which moves behind them.
     fn lines_from(&self, read: &mut u64) -> Vec<Line> {
         let mut text = String::new();
         // Without a file there is no line yet.

@@ -214,7 +214,8 @@ fn live(options: &Options, role: &str) -> i32 {
     }
 }
 
-/// A daemon, which leaves session, parent and every descriptor, ignores TERM and beats for ever.
+/// Forks a daemon, which leaves session, parent and every descriptor, ignores TERM and beats for
+/// ever.
 fn daemonise(options: &Options) {
     // SAFETY: this process has one thread.
     let child = unsafe { fork() };
@@ -253,8 +254,8 @@ fn child(options: &Options) {
     }
 }
 
-/// Each process beats once, forks the next and continues to beat. At most `options.storm` live; the
-/// eldest is killed.
+/// Forks without end: each process beats once, forks the next and continues to beat. At most
+/// `options.storm` of them live; the eldest is killed.
 fn storm(options: &Options) {
     // SAFETY: as above; without SIGCHLD the kernel reaps.
     if unsafe { fork() } != 0 {
@@ -306,7 +307,7 @@ fn main() {
     if options.storm > 0 {
         storm(&options);
     }
-    // So that the memory is really used.
+    // Write to it, so that the memory is really used.
     let fat = vec![1_u8; options.fat << 20];
     let status = live(&options, "");
     drop(std::hint::black_box(fat));

@@ -87,7 +87,6 @@ impl Metadata {
         self.service().witness = Box::new(witness);
     }
 
-    /// The approved events, and the witness's results.
     #[must_use]
     pub(crate) fn approved(&self) -> (Vec<String>, Vec<String>) {
         let service = self.service();

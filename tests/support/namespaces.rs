@@ -5,9 +5,9 @@ use std::process::{Command, Stdio};
 
 use nix::unistd::geteuid;
 
-/// A command that runs this script of sh in new namespaces, by options of unshare(1); arguments
-/// added to it are the script's `"$@"`. Prints why and returns `None` if the script fails even with
-/// `true`.
+/// Returns a command that runs this script of sh in new namespaces, by options of unshare(1);
+/// arguments added to it are the script's `"$@"`. Prints why and returns `None` if the script fails
+/// even with `true`.
 #[must_use]
 pub(crate) fn unshared_or_say_so(options: &[&str], script: &str) -> Option<Command> {
     let begin = || {

@@ -27,7 +27,7 @@ pub(crate) struct Process {
 }
 
 impl Process {
-    /// `None` if it does not exist or is a zombie.
+    /// Reads one process; `None` if it does not exist or is a zombie.
     #[must_use]
     pub(crate) fn read(pid: i32) -> Option<Process> {
         let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).ok()?;
@@ -54,7 +54,7 @@ impl Process {
     }
 }
 
-/// Pids and their marks.
+/// Result of a walk through the process table: pids and their marks.
 type Walk = Arc<Vec<(i32, Vec<u8>)>>;
 
 fn walk() -> Vec<(i32, Vec<u8>)> {
@@ -90,7 +90,7 @@ fn walk_together() -> Walk {
     fresh
 }
 
-/// All living processes of the scene in this directory.
+/// Lists all living processes with the mark of the scene in this directory.
 #[must_use]
 pub(crate) fn marked(scene: &Path) -> Vec<Process> {
     let mark = scene.as_os_str().as_encoded_bytes();
@@ -113,7 +113,7 @@ pub(crate) fn sweep(scene: &Path) {
     }
 }
 
-/// Processor time of a living process: its own, and the kernel's for it.
+/// Returns the processor time of this living process, its own and the kernel's for it.
 pub(crate) fn processor_time(pid: i32) -> Duration {
     let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).expect("it lives");
     let fields: Vec<&str> = stat[stat.rfind(')').expect("a name")..]
@@ -132,7 +132,8 @@ pub(crate) fn await_stopped(pid: i32) {
     );
 }
 
-/// Soft and hard limit of open files before a test raised it: what instances start with.
+/// Returns the soft and hard limit of open files before a test raised it: what instances start
+/// with, whichever tests ran before them.
 pub(crate) fn files_at_first() -> (u64, u64) {
     static FIRST: OnceLock<(u64, u64)> = OnceLock::new();
     *FIRST.get_or_init(|| getrlimit(Resource::RLIMIT_NOFILE).expect("a limit"))

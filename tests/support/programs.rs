@@ -73,7 +73,7 @@ pub(crate) fn was_played_alone(test: &str) -> bool {
     true
 }
 
-/// Compiled on first use and after changes.
+/// Returns the journalist, compiled from `journalist.rs` on first use and after changes.
 pub(crate) fn journalist() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| compiled("journalist", include_str!("journalist.rs"), &[]))
@@ -95,7 +95,7 @@ pub(crate) fn refusing() -> &'static Path {
     })
 }
 
-/// `source`: the text of `NAME.rs`.
+/// Compiles `NAME.rs`, whose text is `source`.
 fn compiled(name: &str, source: &str, options: &[&str]) -> PathBuf {
     let mut hasher = DefaultHasher::new();
     source.hash(&mut hasher);

@@ -46,7 +46,7 @@ pub(crate) enum Mode {
     Answer(u16, &'static str, &'static str),
     /// Like the store, with this status and error code.
     Refuse(u16, &'static str),
-    /// Forwards reads; refuses the rest like the store.
+    /// Forwards reads; refuses the rest like the store, with this status and error code.
     RefuseWrites(u16, &'static str),
 }
 
@@ -61,7 +61,7 @@ pub(crate) enum Fate {
     Repeat,
     /// Gives no answer until the proxy ends, without the store.
     Swallow,
-    /// Like the store, but without it.
+    /// Refuses it like the store, with this status and error code, without the store.
     Refuse(u16, &'static str),
 }
 
@@ -71,7 +71,7 @@ pub(crate) struct Seen {
     pub(crate) path: String,
     /// Arrival, in nanoseconds of CLOCK_BOOTTIME.
     pub(crate) at: u64,
-    /// Given or proposed.
+    /// Lease id that it had or proposed, if any.
     pub(crate) lease_id: Option<String>,
     pub(crate) receipt: Option<String>,
     pub(crate) status: Option<u16>,
@@ -170,7 +170,6 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Stops the store's clock there.
     pub(crate) fn set_date(&self, seconds: i64) {
         self.shared.lock().date = Some(seconds);
     }
@@ -207,7 +206,7 @@ impl Proxy {
         log.into_iter().filter_map(|seen| seen.receipt).collect()
     }
 
-    /// Past or future.
+    /// Waits for a request, past or future, and returns it.
     pub(crate) fn await_seen(&self, what: &str, wanted: impl Fn(&Seen) -> bool) -> Seen {
         let begin = Instant::now();
         let mut state = self.shared.lock();
@@ -326,7 +325,7 @@ impl Message {
         self.header("connection") == Some("close")
     }
 
-    /// `None` at the end of the stream between messages.
+    /// Reads the next message; `None` at the end of the stream between messages.
     fn read(from: &mut impl BufRead, bodiless: bool) -> io::Result<Option<Message>> {
         let mut message = Message {
             head: String::new(),

@@ -51,7 +51,6 @@ impl Mailbox {
         Mailbox::named(&format!("{}-poison", self.name))
     }
 
-    /// Returns status and body.
     fn ask(&self, method: &str, path: &str, query: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", queues().port)).expect("Azurite");
         stream
@@ -117,7 +116,7 @@ impl Mailbox {
         self.demand("POST", "/messages", query, &body);
     }
 
-    /// Visible now (32 at most), without taking them.
+    /// Returns the messages that are visible now (32 at most), without taking them.
     #[must_use]
     pub(crate) fn visible(&self) -> Vec<Letter> {
         letters(&self.demand("GET", "/messages", "peekonly=true&numofmessages=32", ""))
@@ -152,7 +151,7 @@ impl Mailbox {
         self.demand("DELETE", "/messages", "", "");
     }
 
-    /// Locked ones, too.
+    /// Counts all messages, locked ones too.
     #[must_use]
     pub(crate) fn count(&self) -> u32 {
         let mut stream = TcpStream::connect(("127.0.0.1", queues().port)).expect("Azurite");

@@ -59,7 +59,7 @@ impl Scene {
         path
     }
 
-    /// `trafficcop run` without a lock or a command yet.
+    /// Prepares an instance: `trafficcop run` without a lock or a command yet.
     #[must_use]
     pub(crate) fn run(&self) -> Run<'_> {
         Run::new(self, "run")
@@ -70,7 +70,7 @@ impl Scene {
         Run::new(self, verb)
     }
 
-    /// `trafficcop elect` without a lock yet.
+    /// Prepares an instance: `trafficcop elect` without a lock yet.
     #[must_use]
     pub(crate) fn elect(&self) -> Run<'_> {
         Run::new(self, "elect")
@@ -126,7 +126,8 @@ impl Scene {
         std::fs::remove_file(self.path("refusing").join(call)).expect("it was refused");
     }
 
-    /// All living processes but `trafficcop` itself.
+    /// Lists all living processes of the scene that are not `trafficcop` itself: the commands'
+    /// trees.
     #[must_use]
     pub(crate) fn trees(&self) -> Vec<Process> {
         let mut all = processes::marked(self.directory());
@@ -134,7 +135,8 @@ impl Scene {
         all
     }
 
-    /// No command, descendant, supervisor or guardian.
+    /// Waits until no process of the scene is alive: no command, descendant, supervisor or
+    /// guardian.
     pub(crate) fn await_nobody(&self) {
         await_for(
             "everybody to be gone",

@@ -54,12 +54,12 @@ fn look_on() {
     }
 }
 
-/// The longest pause since then.
+/// Returns the longest pause since then.
 pub(crate) fn since(begin: Instant) -> Option<Duration> {
     longest(|seen| seen.end >= begin)
 }
 
-/// The longest in which no process ran.
+/// Returns the longest pause since then in which no process ran.
 pub(crate) fn of_all_since(begin: Instant) -> Option<Duration> {
     longest(|seen| seen.end >= begin && seen.whole)
 }

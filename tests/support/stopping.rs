@@ -25,8 +25,8 @@ pub(crate) fn stopped_twice_by(number: Signal, running: Instance) -> Finished {
     stopped_by(number, running)
 }
 
-/// The command of a worker of one message, which takes `seconds`, may finish although the worker is
-/// stopped, after `meanwhile`.
+/// Checks that the command of a worker of one message, which takes `seconds`, may finish although
+/// the worker is stopped, after `meanwhile`.
 pub(crate) fn finishes_what_runs(worker: Run<'_>, seconds: u32, meanwhile: impl FnOnce()) {
     let script = format!("echo runs >&2; sleep {seconds}");
     let running = worker.args(["--grace", "60s"]).shell(&script).start();
@@ -38,8 +38,8 @@ pub(crate) fn finishes_what_runs(worker: Run<'_>, seconds: u32, meanwhile: impl 
     assert_eq!(said.matches("runs").count(), 1, "{said}");
 }
 
-/// A command longer than the grace gets the stop signal when its worker is stopped, and the message
-/// is released.
+/// Checks that a command longer than the grace gets the stop signal when its worker is stopped, and
+/// the message is released.
 pub(crate) fn is_asked_after_the_grace(worker: Run<'_>) {
     let running = worker
         .args(["--grace", "1s"])
@@ -51,7 +51,8 @@ pub(crate) fn is_asked_after_the_grace(worker: Run<'_>) {
     assert!(said.contains("released, attempt 1"), "{said}");
 }
 
-/// A second stop releases the message without the grace, although the command ignores the signal.
+/// Checks that a second stop releases the message without the grace, although the command ignores
+/// the signal.
 pub(crate) fn is_ended_by_the_second_signal(worker: Run<'_>) {
     let running = worker
         .args(["--grace", "1h", "--kill-after", "1h"])

@@ -27,7 +27,7 @@ fn flag_overrides_a_conflicting_variable() {
         let said = format!("{name} {typed}: {}", finished.stderr);
         assert_eq!(finished.ended, Ended::Code(0), "{said}");
     }
-    // For files, so a blob's flag makes it void.
+    // A variable for files is ignored if a blob is named by a flag.
     let blob = scene.run().args(["-n", "--blob", "locks/one"]);
     let said = blob
         .env("TRAFFICCOP_SHARED", "1")
@@ -86,12 +86,12 @@ fn flag_overrides_dependents_of_a_variable_that_it_overrides() {
         }
         refused(&scene, run, 64, &["--grace"]);
     }
-    // Nor may a flag depend on an overridden variable.
+    // A flag that depends on an overridden variable is refused.
     let run = scene.run_on_file().env("TRAFFICCOP_RESTART", "always");
     let run = run.args(["--once", "--restart-limit", "3"]);
     let finished = run.command(["true"]).finish();
     assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
-    // Nor a variable on one that is not overridden.
+    // A variable that depends on a variable which is not overridden is refused, too.
     let run = scene.run_on_file().env("TRAFFICCOP_MAX_HOLD", "1h");
     let run = run.env("TRAFFICCOP_COOLDOWN", "1ms");
     let run = run.args(["--once-key", "other", "--restart=never"]);
@@ -196,7 +196,7 @@ fn lock_of_an_outer_trafficcop_is_refused_at_once() {
             finished.stderr
         );
     }
-    // A name that is no text.
+    // Also under a name that is no text.
     let lock = scene
         .path("lock")
         .with_file_name(OsStr::from_bytes(b"lock\xff"));
@@ -283,7 +283,7 @@ fn a_proxy_that_cannot_be_used_is_refused_where_a_connection_would_go_through_it
             .command(["true"]);
         assert_ended(&file.finish(), 0, "");
     }
-    // Each request is answered like this.
+    // A proxy that answers each request like this.
     let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
     let at = listener.local_addr().unwrap().to_string();
     std::thread::spawn(move || {

@@ -9,7 +9,7 @@ use crate::support::instance::{Ended, assert_ended};
 use crate::support::namespaces::{mounts_or_say_so, unshared_or_say_so};
 use crate::support::scene::Scene;
 
-/// The lock file exists afterwards, and is free.
+/// Commands that fail to start: the lock file exists afterwards, and is free.
 #[test]
 fn commands_that_cannot_be_run() {
     let scene = Scene::new();
@@ -42,7 +42,6 @@ fn commands_that_cannot_be_run() {
     );
 }
 
-/// Refused at its start, not at the fail-over.
 #[test]
 fn standby_that_could_never_run_is_refused_at_its_start() {
     let scene = Scene::new();

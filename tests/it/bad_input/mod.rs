@@ -19,7 +19,7 @@ const WRONG_KEY: &str =
 const SAS: &str = "sv=2021-12-02&ss=b&srt=sco&sp=rwdlac&se=2199-01-01&sig=U2VjcmV0U2lnbmF0dXJl";
 const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
-/// Refused with this status, in one line with all these words.
+/// Runs a command line that must be refused with this status, in one line with all these words.
 fn refused(scene: &Scene, run: Run<'_>, status: i32, words: &[&str]) {
     let marker = scene.path("marker");
     let finished = run.command(["touch", marker.to_str().unwrap()]).finish();
@@ -62,14 +62,14 @@ fn left_behind(scene: &Scene) -> Vec<String> {
         .collect()
 }
 
-/// Refused before the lock file is created.
+/// Checks arguments on a lock file that are refused before the file is created.
 fn bad_usage(args: &[&str], words: &[&str]) {
     let scene = Scene::new();
     refused(&scene, scene.run_on_file().args(args), 64, words);
     assert_eq!(left_behind(&scene), [""; 0]);
 }
 
-/// Refused on a reachable store.
+/// Checks arguments on a blob of a reachable store.
 fn bad_usage_on_blob(args: &[&str], words: &[&str]) {
     let scene = Scene::new();
     let proxy = Proxy::before(azurite().port);

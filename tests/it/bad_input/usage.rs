@@ -1,4 +1,4 @@
-//! Refused before anything is opened or requested.
+//! Bad usage and settings that cannot work: refused before anything is opened or requested.
 
 use std::process::Command;
 
@@ -174,7 +174,7 @@ fn a_value_that_a_flag_cannot_have() {
     );
 }
 
-/// A JSON log has it as JSON.
+/// A log as JSON has this line as JSON, too.
 #[test]
 fn usage_error_is_a_line_of_the_json_log() {
     let scene = Scene::new();
@@ -213,7 +213,7 @@ fn a_verb_that_is_none() {
             &["run", "--lock", "x", "--", "true"],
             "did you mean '--file'?",
         ),
-        // Invisible characters and terminal sequences.
+        // Invisible characters and terminal sequences are escaped.
         (
             &["work", "--queue", "ab\x1bcd", "--", "true"],
             "'ab\\u{1b}cd' cannot be a queue",

@@ -112,7 +112,7 @@ async fn lost_race_is_held_by_an_unknown_holder() {
     let blob = server.blob();
     let said = blob.acquire(later()).await.expect_err("held");
     assert_eq!(said, Failure::Held(HolderInfo::default()));
-    // Nothing to repeat or undo.
+    // After a refusal there is nothing to repeat or undo.
     assert!(matches!(blob.acquire(later()).await, Err(Failure::Held(_))));
     blob.release(later()).await.expect("nothing to do");
     server.played();
@@ -120,7 +120,7 @@ async fn lost_race_is_held_by_an_unknown_holder() {
 
 #[tokio::test]
 async fn a_lost_reply_to_the_record_is_recognised_and_a_foreign_write_is_not_overwritten() {
-    // The write was done: the second look shows it.
+    // The write was done, only its reply was lost: the second look shows it.
     let server = Server::start(vec![
         ("look", free().meta("trafficcop_token", "4")),
         ("acquire", acquired()),
@@ -132,7 +132,7 @@ async fn a_lost_reply_to_the_record_is_recognised_and_a_foreign_write_is_not_ove
     assert_eq!(said.expect("control").token, 5);
     server.played();
 
-    // Another client wrote in between.
+    // Another client wrote between the look and the lease.
     let server = Server::start(vec![
         ("look", free().meta("trafficcop_token", "4")),
         ("acquire", acquired()),
@@ -227,7 +227,7 @@ async fn a_token_never_goes_back() {
     blob.release(later()).await.expect("released");
     assert_eq!(blob.acquire(later()).await.expect("control").token, 43);
     server.played();
-    // Refused before the lease.
+    // An unreadable token is refused before the lease.
     for bad in ["seven", "-1", "18446744073709551616"] {
         let server = Server::start(vec![("look", free().meta("trafficcop_token", bad))]);
         let said = server.blob().acquire(later()).await.expect_err("no number");
@@ -356,7 +356,7 @@ async fn no_attempt_outlasts_its_limit() {
             ("release", hang()),
         ],
     ];
-    // For a release, on a slow machine.
+    // Long enough for a release to begin within it, on a slow machine, too.
     let plays = scripts.map(|script| async {
         let server = Server::start(script);
         let blob = server.blob();

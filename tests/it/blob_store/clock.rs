@@ -58,7 +58,7 @@ async fn a_clock_that_jumps_in_mid_tenure_is_no_doubt() {
     server.keeps_time(0);
     let blob = server.blob();
     blob.acquire(later()).await.expect("control");
-    // As after a freeze with its clocks.
+    // As on a machine that was frozen together with its clocks.
     server.keeps_time(2 * HOUR);
     blob.renew(later())
         .await

@@ -32,7 +32,7 @@ async fn a_lease_that_is_not_ours_any_more_when_it_is_given_back_was_taken_from_
             "{said:?}"
         );
         assert_eq!(blob.orphan_release().expect("known").release_info, None);
-        // Reported once.
+        // It is reported once; then there is nothing left to release.
         blob.release(later()).await.expect("nothing to do");
         server.played();
     }

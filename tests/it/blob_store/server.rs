@@ -78,7 +78,7 @@ impl Reply {
             ..self
         }
     }
-    /// The id is another request's.
+    /// Answers with the id of another request.
     pub(crate) fn misnamed(self) -> Reply {
         let other = "99999999-2222-3333-4444-555555555555";
         self.nameless().with("x-ms-client-request-id", other)
@@ -99,7 +99,7 @@ pub(crate) fn free() -> Reply {
 pub(crate) fn seen(state: &str, etag: &str) -> Reply {
     view(state, etag)
 }
-/// Leased, with the last metadata sent: a write whose reply was lost.
+/// A leased lock with the last metadata that were sent: the effect of a write whose reply was lost.
 pub(crate) fn as_written() -> Reply {
     Reply {
         mirror: true,
@@ -109,7 +109,7 @@ pub(crate) fn as_written() -> Reply {
 pub(crate) fn leased() -> Reply {
     view("leased", "\"1\"")
 }
-/// Leased with the requested id, and the ETag of [`free`].
+/// An acquired lease with the requested id, and the ETag of [`free`].
 pub(crate) fn acquired() -> Reply {
     Reply {
         echo: true,
@@ -165,15 +165,14 @@ struct Play {
     seen: Vec<Request>,
     wrong: Vec<String>,
     clock: Option<i64>,
-    /// Whether it ignores requests' dates.
     lenient: bool,
-    /// Refused for their dates.
+    /// Requests that it refused because of their dates.
     misdated: Vec<String>,
     ids: Vec<String>,
 }
 
 impl Play {
-    /// More than fifteen minutes off.
+    /// Whether the date is more than fifteen minutes off, which the service refuses.
     fn is_misdated(&self, request: &Request) -> bool {
         let Some(ahead) = self.clock.filter(|_| !self.lenient) else {
             return false;
@@ -267,7 +266,7 @@ impl Server {
         }
     }
 
-    /// The whole script was played, and nothing else came.
+    /// Checks that the whole script was played, and nothing else came.
     #[track_caller]
     pub(crate) fn played(&self) {
         let play = self.locked();
@@ -289,7 +288,7 @@ impl Server {
         open(&self.lock())
     }
 
-    /// A store for a task to be done once.
+    /// Makes a store on this server, for a task to be done once.
     pub(crate) fn blob_for(&self, task: Task) -> Blob {
         let competitor = Competitor {
             task: Some(task),
@@ -327,7 +326,7 @@ pub(crate) fn later() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// The reason, and whether a right is missing.
+/// Returns the reason of a fatal failure, and whether a right is missing.
 pub(crate) fn fatal(failure: &Failure) -> (&str, bool) {
     match failure {
         Failure::Fatal { why, denied } => (why, *denied),

@@ -69,7 +69,7 @@ async fn an_acquire_that_is_dropped_in_flight_is_undone_by_release() {
     }
     blob.release(later()).await.expect("undone");
     server.played();
-    // Undone once.
+    // Undone once, there is nothing more to undo.
     blob.release(later()).await.expect("nothing to do");
     server.played();
 }

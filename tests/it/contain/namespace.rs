@@ -13,12 +13,12 @@ use trafficcop_guardian::containment::{Forked, Pidns};
 use crate::contain::cgroup::family;
 use crate::contain::role::{Role, dies, is_root, pidfd, say, told, within};
 
-/// Root and an unprivileged user.
+/// Returns root and an unprivileged user.
 fn users() -> Vec<u32> {
     if is_root() { vec![0, 65534] } else { vec![0] }
 }
 
-/// A role for each user; prints where the machine refuses.
+/// Starts a role for each user, and prints where the machine refuses.
 pub(crate) fn in_namespaces(name: &str, test: impl Fn(Role)) {
     for user in users() {
         let mut role = Role::start(name, user, &[]);
@@ -42,7 +42,7 @@ pub(crate) fn pidns_or_say_so() -> bool {
     }
 }
 
-/// The namespace's processes from outside, init first.
+/// Lists the processes in the namespace of this init as seen from outside, init first.
 fn members(init: i32) -> Vec<i32> {
     let space = fs::read_link(format!("/proc/{init}/ns/pid")).expect("init lives");
     let mut found = vec![init];
@@ -75,7 +75,7 @@ fn role_pidns() {
             "extend" => space.extend(Instant::now() + Duration::from_secs(3600)),
             "near" => {
                 space.extend(Instant::now() + Duration::from_millis(300));
-                // It looks again after a signal that all ignore.
+                // It notices at its next look; a signal that all ignore triggers one.
                 space.signal_all(libc::SIGUSR1).expect("told");
             }
             "empty?" => say(space.is_empty()),
@@ -88,7 +88,7 @@ fn role_pidns() {
     }
 }
 
-/// Pidfds of init, main and daemon.
+/// Returns the pids of a `role_pidns`: pidfds of init, main and the daemon.
 pub(crate) fn meet(role: &mut Role) -> (i32, Vec<OwnedFd>) {
     let init = role.hear_number();
     let main = role.hear_number();

@@ -44,7 +44,7 @@ impl Role {
         }
     }
 
-    /// Panics at the role's end.
+    /// Returns the next line that the role says with `say`; panics at its end.
     pub(crate) fn hear(&mut self) -> String {
         loop {
             let mut line = String::new();
@@ -114,7 +114,7 @@ pub(crate) fn is_root() -> bool {
     nix::unistd::geteuid().is_root()
 }
 
-/// Becomes readable at the process's death.
+/// Opens a pidfd, which becomes readable when the process is dead.
 pub(crate) fn pidfd(pid: i32) -> OwnedFd {
     // SAFETY: an integer in, a new descriptor out.
     unsafe {

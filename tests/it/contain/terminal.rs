@@ -85,7 +85,7 @@ fn the_command_has_the_terminal_and_job_control_works() {
     keys.write_all(b"\x1a").expect("typed");
     assert_eq!(heard(&mut screen), "shell sees a stop");
     assert_eq!(heard(&mut screen), "shell has the terminal true");
-    // fg: the supervisor gives the terminal to the command.
+    // fg: the supervisor continues, gives the terminal to the command, and that reads again.
     assert_eq!(heard(&mut screen), "supervisor goes on");
     keys.write_all(b"again\n").expect("typed");
     assert_eq!(heard(&mut screen), "read again");

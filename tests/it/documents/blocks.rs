@@ -20,7 +20,7 @@ fn blocks(document: &str, kind: &str) -> Vec<String> {
     blocks.collect()
 }
 
-/// A shell with the tested binary in its path and a clean environment.
+/// Makes a shell in this directory, with the tested binary in its path and a clean environment.
 fn shell(directory: &Path, line: &str) -> Command {
     let binary = Path::new(TRAFFICCOP).parent().expect("a directory");
     let path = std::env::var("PATH").unwrap_or_default();
@@ -86,7 +86,7 @@ fn story(lines: impl Iterator<Item = String>, pids: &[(u32, &str)]) -> Vec<Strin
     story
 }
 
-/// Pids in `trafficcop[HOST-PID]`, in order.
+/// Returns the pids in `trafficcop[HOST-PID]`, in order.
 fn pids_in(text: &str) -> Vec<u32> {
     let parts = text.split("trafficcop[").skip(1);
     let mut pids: Vec<u32> = parts
@@ -96,7 +96,7 @@ fn pids_in(text: &str) -> Vec<u32> {
     pids
 }
 
-/// A process, and the lines of both streams.
+/// A terminal of the README: its process, and the lines of both streams.
 struct Terminal {
     child: Child,
     lines: Receiver<String>,

@@ -62,7 +62,7 @@ fn completions_offer_every_verb_and_nothing_hidden() {
     assert_eq!(unknown.expect("it runs").status.code(), Some(64));
 }
 
-/// `None` without such a shell.
+/// Returns a shell's output for this script; `None` without such a shell.
 fn shell(name: &str, options: &[&str], said: &str) -> Option<String> {
     let home = tempfile::tempdir().expect("a directory");
     let ran = Command::new(name)
@@ -109,7 +109,7 @@ fn bash_offers_verbs_flags_and_files() {
     assert_eq!(lines[2], "<--once-key>", "{text}");
     assert_eq!(lines[3], "<auto><cgroup><pidns><none>", "{text}");
     assert_eq!(lines[4], "<Cargo.toml>", "{text}");
-    // The command's own; bash adds files itself.
+    // The command's own completion; without one, bash adds files itself.
     assert!(lines[5].starts_with("<basename>"), "{text}");
     assert!(["<>", "<README.md>"].contains(&lines[6]), "{text}");
 }

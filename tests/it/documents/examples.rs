@@ -5,7 +5,7 @@ use std::process::{Command, Output, Stdio};
 
 use crate::documents::root;
 
-/// `trafficcop check` succeeds in the shell.
+/// Plays a script with this message on stdin, in a shell in which `trafficcop check` succeeds.
 fn play(script: &str, variables: &[(&str, &str)], body: &str) -> Output {
     let mut shell = Command::new("sh")
         .args(["-c", "trafficcop() { true; }; . \"$1\"", "sh"])
@@ -76,7 +76,7 @@ fn a_message_of_a_session_is_booked_once_whatever_its_id_is() {
         assert_eq!(status, Some(0), "{id}: {played}");
         assert_eq!(kept(), "12 next\n", "{id}");
     }
-    // Neither as an amount, nor in the file.
+    // An amount that is no number is refused, and so is one in the file.
     for amount in ["", "x", "-1", "010", "99999999999999999999"] {
         let (status, played) = book("other", amount);
         assert_eq!(status, Some(65), "{amount}: {played}");

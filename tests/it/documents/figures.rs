@@ -6,7 +6,7 @@ mod rows;
 
 use crate::documents::text;
 
-/// A table with these names, and a value in each cell.
+/// Checks that the chapter has a table with these names, and a value in each cell.
 fn has_table(page: &str, after: &str, columns: &[&str], rows: &[&str]) {
     let chapter = text(page);
     let (_, figures) = chapter.split_once(after).expect("what goes before");

@@ -38,7 +38,6 @@ pub(crate) const INJECTED_FAULTS: usize = 602;
 /// Schedules of the fleet's last full run, from seed 1.
 pub(crate) const SCHEDULES: u64 = 20_000;
 
-/// The sentence with these figures.
 pub(crate) fn proof() -> String {
     let mut schedules = SCHEDULES.to_string();
     schedules.insert(schedules.len() - 3, ',');

@@ -5,7 +5,7 @@ use std::path::{Component, Path, PathBuf};
 
 use crate::documents::{chapters, root, text};
 
-/// Read on the forge and in the book.
+/// Lists the documents that people read on the forge and in the book.
 fn documents() -> Vec<String> {
     let more = [
         "README.md",
@@ -53,7 +53,7 @@ fn targets(document: &str) -> Vec<String> {
     targets.collect()
 }
 
-/// Anchors as forges and mdBook make them.
+/// Returns the anchors of headings, as forges and mdBook make them.
 fn anchors(document: &str) -> Vec<String> {
     let prose = prose(document, true);
     let headings = prose.lines().filter(|line| line.starts_with('#'));
@@ -92,7 +92,6 @@ fn plain(path: &Path) -> Option<PathBuf> {
     Some(plain)
 }
 
-/// A link's problem in the document at `path`.
 fn flaw(path: &str, document: &str, target: &str) -> Option<String> {
     if target.starts_with("https://") {
         return None;

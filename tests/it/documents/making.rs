@@ -7,7 +7,8 @@ use crate::documents::definition;
 
 const WRITE: &str = "a vector takes everything";
 
-/// A verb's definition without clap's text after the help, which additional sections contain.
+/// Returns a verb's definition without clap's text after the help, which additional sections
+/// contain.
 pub(crate) fn definition_of(verb: &str) -> clap::Command {
     let whole = definition();
     let found = whole.find_subcommand(verb);
@@ -18,7 +19,7 @@ pub(crate) fn definition_of(verb: &str) -> clap::Command {
     found.name(name).display_name(name).after_long_help("")
 }
 
-/// Clap's sections with this synopsis, then the rest.
+/// Makes a page: clap's sections of this definition, but with this synopsis, and then the rest.
 pub(crate) fn page(command: clap::Command, synopsis: Option<&Roff>, rest: &Roff) -> Vec<u8> {
     let has_verbs = command.has_subcommands();
     // The page shows each flag's variable. A flag hidden from the short help would lose its text
@@ -61,7 +62,7 @@ pub(crate) fn section(page: &mut Roff, title: &str, list: &[(&str, &str)]) {
     rows(page, list);
 }
 
-/// Each option has a variable; `option` is the example.
+/// States that each option has a variable, with `option` as the example.
 pub(crate) fn by_variable(option: &str) -> String {
     let variable = option.replace("--", "TRAFFICCOP_").replace('-', "_");
     let variable = variable.to_uppercase();

@@ -117,7 +117,7 @@ fn the_binary_writes_every_page() {
         assert!(written == std::fs::read(&page).expect("the page"), "{name}");
         count += 1;
     }
-    // The files that are compiled into the binary.
+    // The example's build has the files that are compiled into the binary.
     assert!(text("examples/Dockerfile").contains("\nCOPY man man\n"));
     let said = String::from_utf8_lossy(&output.stdout);
     assert!(

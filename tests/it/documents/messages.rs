@@ -48,7 +48,6 @@ const RIDDLES: &[&str] = &[
 /// Pronouns for the program, which has a name.
 const WE: &[&str] = &["we", "us", "our", "ours", "ourselves"];
 
-/// Riddles in 10,000 words.
 const LIMIT: usize = 3;
 
 const NOT_FOR_USERS: &[&str] = &[
@@ -68,7 +67,7 @@ const NOT_FOR_USERS: &[&str] = &[
     "include_str!",
 ];
 
-/// String literals of a source without its tests, with their lines.
+/// String literals of a source without its tests, each with its line.
 fn strings(source: &str) -> Vec<(usize, String)> {
     let source = source
         .split("#[cfg(test)]\nmod tests {")
@@ -109,19 +108,18 @@ fn strings(source: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Hashes of a raw string that begins here.
 fn raw(rest: &str) -> Option<usize> {
     let rest = rest.strip_prefix('r')?;
     let hashes = rest.len() - rest.trim_start_matches('#').len();
     rest[hashes..].starts_with('"').then_some(hashes)
 }
 
-/// Only literals with words, and not for programmers.
+/// Adds a literal that has words, unless it is for programmers.
 fn keep(found: &mut Vec<(usize, String)>, source: &str, at: usize, line: usize, text: &str) {
     let before = source[..at].rsplit([';', '{', '}']).next();
     let before = before.unwrap_or_default();
     let is_for_users = !NOT_FOR_USERS.iter().any(|name| before.contains(name));
-    // Continued in the next line.
+    // A line that continues in the next one.
     let mut words = text.split("\\\n");
     let first = words.next().unwrap_or_default().to_owned();
     let text = words.fold(first, |text, more| text + more.trim_start());

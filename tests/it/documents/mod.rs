@@ -40,7 +40,6 @@ fn text(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|why| panic!("{path}: {why}"))
 }
 
-/// Pages of the book in `docs/`, from the root.
 fn chapters() -> Vec<String> {
     let entries = std::fs::read_dir(root().join("docs")).expect("the book");
     let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
@@ -56,8 +55,8 @@ fn manual() -> Vec<(String, String)> {
     paths.map(|path| (path.clone(), text(&path))).collect()
 }
 
-/// The definition without the tests' environment. `build` gives subcommands their full names.
-/// `help` is clap's, and has no page.
+/// Returns the definition without the tests' environment. `build` gives subcommands their full
+/// names. `help` is clap's, and has no page.
 fn definition() -> clap::Command {
     let mut definition = args::definition().disable_help_subcommand(true);
     definition.build();

@@ -10,7 +10,7 @@ use crate::documents::guarantees::{FENCING, GUARANTEES, LIMITS, SETTINGS, Shown}
 use crate::documents::making::{inlines, page_of, see_also};
 use crate::documents::{fresh, guarantees, root, table, text};
 
-/// `ROOM: NAME, NAME; ROOM: NAME`.
+/// Formats as `ROOM: NAME, NAME; ROOM: NAME`.
 fn tests_of(shown: &[Shown]) -> String {
     let of_one = |(room, names): &Shown| {
         let names: Vec<String> = names.iter().map(|name| format!("`{name}`")).collect();
@@ -77,7 +77,6 @@ fn answer(may_differ: bool) -> &'static str {
     if may_differ { "yes" } else { "no" }
 }
 
-/// Wraps to the chapter's line length.
 fn filled(text: &str) -> String {
     let mut lines = String::new();
     let mut length = 0;
@@ -103,7 +102,7 @@ const END: &str = "<!-- end of the guarantees -->\n";
 
 const APPENDIX: &str = "tests/GUARANTEES.md";
 
-/// The page that names the tests of each row, by its number.
+/// Returns the page that names the tests of each row, by its number.
 fn appendix() -> String {
     let faults = GUARANTEES.iter().map(|row| row.shown);
     let limits = LIMITS.iter().map(|row| row.shown);
@@ -182,7 +181,7 @@ fn shown() -> impl Iterator<Item = (&'static str, &'static str)> {
     all.flat_map(|(room, names)| names.iter().map(move |name| (*room, *name)))
 }
 
-/// All Rust text at or below this path.
+/// Collects all Rust text in this file or below this path.
 fn sources(path: &Path, into: &mut String) {
     if path.is_dir() {
         for entry in std::fs::read_dir(path).expect("a directory") {

@@ -56,7 +56,7 @@ fn the_manual_mentions_every_flag() {
         if let Some(long) = arg.get_long() {
             let told = manual
                 .match_indices(&format!("--{long}"))
-                // `--grace-on-loss` does not mention `--grace`.
+                // A mention of `--grace-on-loss` is none of `--grace`.
                 .any(|(at, flag)| {
                     !manual[at + flag.len()..]
                         .starts_with(|c: char| c == '-' || c.is_alphanumeric())

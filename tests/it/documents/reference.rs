@@ -62,7 +62,7 @@ fn flags() -> BTreeMap<String, Flag> {
     flags
 }
 
-/// A flag's commands, or one word for a common group.
+/// Returns a flag's commands, or one word for a common group.
 fn commands(of: &[String]) -> String {
     let looking: Vec<&str> = VERBS.iter().map(|verb| verb.0).collect();
     let mut names: Vec<&str> = of.iter().map(String::as_str).collect();

@@ -13,7 +13,7 @@ fn section<'a>(chapter: &'a str, heading: &str) -> &'a str {
     rest.split("\n## ").next().expect("its text").trim()
 }
 
-/// Paragraphs, lists and tables, as they stand.
+/// Adds paragraphs, lists and tables as they stand in the chapter.
 fn add(page: &mut Roff, section: &str) {
     for block in section.split("\n\n") {
         if block.starts_with('|') {

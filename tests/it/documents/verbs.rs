@@ -23,7 +23,7 @@ pub(crate) fn page_of_check() -> Vec<u8> {
     page(definition_of("check"), None, &rest)
 }
 
-/// Name, own lists, exit statuses, examples.
+/// A verb that looks or intervenes: its name, own lists, exit statuses, examples.
 type Verb<'a> = (
     &'a str,
     &'a [(&'a str, &'a [(&'a str, &'a str)])],

@@ -25,7 +25,7 @@ fn rows(page: &str) -> Vec<Row> {
     list.lines().filter_map(row).collect()
 }
 
-/// Body of a function, or of a method with its type in front.
+/// Returns the body of a function, or of a method with its type in front.
 fn body<'a>(source: &'a str, function: &str) -> Option<&'a str> {
     let (of, name) = function
         .split_once("::")
@@ -62,7 +62,7 @@ fn body<'a>(source: &'a str, function: &str) -> Option<&'a str> {
 fn calls(body: &str, function: &str) -> bool {
     let name = function.rsplit("::").next().unwrap_or(function);
     let is_name = |c: char| c.is_alphanumeric() || c == '_';
-    // The signature would call itself.
+    // Without the signature, or each would call itself.
     let (_, code) = body.split_once("{\n").unwrap_or_default();
     let code: Vec<&str> = code
         .lines()

@@ -96,7 +96,6 @@ fn quoted(rest: &str) -> usize {
     rest.len()
 }
 
-/// Hashes of a raw string that begins here.
 fn raw(rest: &str) -> Option<usize> {
     let rest = rest.strip_prefix('r')?;
     let hashes = rest.len() - rest.trim_start_matches('#').len();

@@ -10,7 +10,6 @@ use crate::support::azurite::azurite;
 use crate::support::processes::{Process, marked};
 use crate::support::proxy::{Mode, Proxy};
 
-/// Waits for the one new holder.
 fn holder(pairs: &[Pair], token: u64) -> usize {
     let wanted = format!("holder {token}");
     await_for(

@@ -6,7 +6,7 @@ use std::path::PathBuf;
 
 use super::*;
 
-/// Healthy as long as this file is missing.
+/// Starts a server that reports health as long as this file is missing; returns its address.
 fn well_without(sick: PathBuf) -> String {
     let listener = TcpListener::bind("127.0.0.1:0").unwrap();
     let url = format!("http://{}/", listener.local_addr().unwrap());

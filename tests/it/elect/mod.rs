@@ -28,7 +28,6 @@ const KILL: Ended = Ended::Died(Signal::SIGKILL);
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Hearing>>);
 
-/// Stamped lines, and the end.
 type Hearing = (Vec<(u64, String)>, Option<u64>);
 
 impl Heard {
@@ -44,7 +43,6 @@ impl Heard {
         self.0.lock().unwrap().1
     }
 
-    /// Returns when it was read.
     fn await_line(&self, wanted: &str) -> u64 {
         await_for(
             &format!("the line {wanted:?}"),
@@ -104,7 +102,7 @@ impl Pair {
     }
 }
 
-/// The test reads the output, or leaves it.
+/// Starts an instance whose output the test reads or leaves.
 fn unread(run: Run<'_>) -> (Instance, PipeReader) {
     let (reader, writer) = std::io::pipe().unwrap();
     (run.stdout(writer).start(), reader)
@@ -131,7 +129,7 @@ fn on_blob<'a>(scene: &'a Scene, port: u16, blob: &str) -> Run<'a> {
         .args(["--lease", "15s", "--poll", "500ms", "--blob", blob])
 }
 
-/// No two readers believed to be in control at once, and tokens grow.
+/// Checks that no two readers believed to be in control at once, and tokens grow.
 fn judge(pairs: &[Pair]) {
     let mut all: Vec<(u64, u64, u64, &str)> = Vec::new();
     for pair in pairs {

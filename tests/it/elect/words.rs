@@ -97,7 +97,7 @@ fn the_control_file_s_link_of_a_living_instance_is_its_own() {
     let scene = Scene::new();
     let link = scene.path("control");
     let with_link = || on_file(&scene).arg("--control-file").arg(&link);
-    // A killed instance's leftover.
+    // A killed instance's leftover has no owner.
     std::os::unix::fs::symlink(scene.path("trafficcop-control.1.dead"), &link).unwrap();
     let (mut first, mut reader) = unread(with_link().args(["--grace", "1h"]));
     assert_eq!(first_line(&mut reader), "holder 1");

@@ -43,7 +43,7 @@ pub(crate) struct Desk {
     state: Arc<Mutex<State>>,
 }
 
-/// Azurite accepts it, for this many seconds.
+/// Makes a token that Azurite accepts, valid for this many seconds.
 pub(crate) fn token(seconds: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.expect("a clock").as_secs();

@@ -109,7 +109,7 @@ impl Stage {
             .env("IDENTITY_HEADER", HEADER)
     }
 
-    /// The command writes into the journal until [`Stage::let_end`].
+    /// Starts an instance whose command writes into the journal until [`Stage::let_end`].
     fn instance(&self, run: Run<'_>, name: &str, command: &[&str]) -> Instance {
         let done = self.scene.path(&format!("{name}.done"));
         let mut words = vec!["--until", done.to_str().expect("text")];
@@ -129,7 +129,7 @@ impl Stage {
     }
 }
 
-/// One line with all these words, and no secret.
+/// Checks a refusal: this status, one line with all these words, and no secret.
 fn refused(finished: &Finished, status: i32, words: &[&str]) {
     assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
     let lines = finished.stderr.lines();

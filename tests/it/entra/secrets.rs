@@ -33,7 +33,7 @@ fn outputs_and_processes_show_no_secret() {
             let path = format!("/proc/{}/{file}", process.pid);
             let bytes = std::fs::read(path).unwrap_or_default();
             let text = String::from_utf8_lossy(&bytes);
-            // It was there from the start.
+            // The secret was in the environment from the start.
             let text = match file {
                 "environ" => text.replace(&format!("AZURE_CLIENT_SECRET={SECRET}"), ""),
                 _ => text.into_owned(),

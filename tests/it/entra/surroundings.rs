@@ -79,7 +79,7 @@ fn options_for_blobs_are_refused_on_a_file() {
         status.args(flags).finish()
     };
     refused(&status(["--auth", "entra"]), 64, &["--auth", "on a file"]);
-    // In a unit, this is for `--health`.
+    // In a unit's environment this is for the checks of `--health`.
     let finished = status(["--ca-file", "/etc/hostname"]);
     assert_eq!(finished.ended, Ended::Code(1), "{finished:?}");
     // Other stores' settings are not read.

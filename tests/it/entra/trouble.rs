@@ -60,7 +60,7 @@ fn a_credential_that_stays_away_lets_the_command_run_until_its_time_is_up() {
     let finished = one.finish();
     assert_eq!(finished.ended, Ended::Code(70), "{}", finished.stderr);
     let term = journal.await_tag(What::Term, "one");
-    // Due eleven seconds after the last renewal.
+    // TERM is due eleven seconds after the last renewal.
     assert!(term.at > began.at + 9 * SECOND, "without need\n{journal}");
     no_secret(&finished.stderr);
     stage.scene.await_nobody();

@@ -6,7 +6,7 @@ use super::*;
 use crate::entra::desk::Capabilities;
 use crate::support::namespaces::network_or_say_so;
 
-/// Names this credential, and ends well.
+/// Checks that it gets control, names this credential, and the command ends well.
 fn gets_control(stage: &Stage, run: Run<'_>, kind: &str) -> Finished {
     let finished = run.arg("-v").shell("echo run").finish();
     assert_eq!(finished.ended, Ended::Code(0), "{finished:?}");

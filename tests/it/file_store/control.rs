@@ -56,7 +56,7 @@ async fn an_inherited_descriptor_keeps_the_lock_and_its_end_wakes_the_standby() 
         async move { b.until_free().await }
     });
     drop(a);
-    // The tree still has it.
+    // The supervisor's descriptor is closed; the tree's is not.
     assert_eq!(held(&b).await.holder.as_deref(), Some("a"));
     assert!(!standby.is_finished());
     bury(child);
@@ -80,7 +80,7 @@ async fn tokens_grow_over_a_hundred_tenures_whatever_happens_to_the_record() {
     let (_directory, path) = temporary();
     let mut last = 0;
     for round in 0..100 {
-        // Only the file remembers.
+        // A new store each time: only the file remembers.
         let store = open(&path, "a");
         // Closing is not enough: a child that another test is forking has the descriptor, and the
         // lock, until it execs.

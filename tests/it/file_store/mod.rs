@@ -39,7 +39,7 @@ fn late() -> Instant {
     Instant::now() + Duration::from_secs(120)
 }
 
-/// Far beyond a loaded machine's needs; a test that gets there has hung.
+/// Limits a wait far beyond the needs of a loaded machine; a test that gets there has hung.
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(120), what)
         .await
@@ -61,7 +61,6 @@ async fn held(store: &File) -> HolderInfo {
     }
 }
 
-/// Waits as a standby does, then acquires.
 async fn stand_by(store: &File) -> Grant {
     in_time(async {
         loop {
@@ -80,7 +79,7 @@ fn descriptor(store: &File) -> OwnedFd {
     ours.descriptor.expect("a lock")
 }
 
-/// Has `store`'s descriptor until its standard input ends.
+/// Starts a process that has `store`'s descriptor open until its standard input ends.
 fn heir(store: &File) -> Child {
     let descriptor = descriptor(store);
     Command::new("sh")

@@ -108,7 +108,7 @@ async fn a_full_disk_means_not_acquired_and_nothing_stays_locked() {
     );
     fs::remove_file(&ballast).expect("to make room");
     assert_eq!(acquire(&b).await.token, 1);
-    // It needs no space.
+    // A holder on a full disk continues: it needs no space.
     fs::write(&ballast, [1; 16384]).expect_err("a full disk");
     in_time(b.renew(late())).await.expect("still ours");
 }

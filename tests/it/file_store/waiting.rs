@@ -80,7 +80,7 @@ async fn an_acquire_that_was_dropped_leaves_no_lock() {
     let (a, b) = (open(&path, "a"), open(&path, "b"));
     for _ in 0..50 {
         if poll_once(a.acquire(late())).await {
-            // Its thread was faster than the poll.
+            // Its thread was faster than the one poll: the future was not dropped.
             release(&a).await;
         }
         stand_by(&b).await;
@@ -113,7 +113,7 @@ async fn contenders_that_change_their_minds_never_hold_together() {
                     assert!(!inside.swap(true, Ordering::SeqCst), "two hold it");
                     let before = last.swap(grant.token, Ordering::SeqCst);
                     assert!(before < grant.token, "{before}, then {}", grant.token);
-                    // It must not disturb the tenure.
+                    // A second waiter, which must not disturb the tenure.
                     poll_once(store.until_free()).await;
                     in_time(store.renew(late())).await.expect("still ours");
                     inside.store(false, Ordering::SeqCst);
@@ -170,7 +170,7 @@ async fn flock_has_the_lock_when_the_tree_has_it_no_more() {
     drop(stranger);
     acquire(&a).await;
     assert!(flock(&path).is_none());
-    // Although another process has the description.
+    // Released at once, though another process has the description open.
     let child = heir(&a);
     release(&a).await;
     drop(flock(&path).expect("given back"));

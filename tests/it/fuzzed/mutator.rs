@@ -34,7 +34,7 @@ fn place(rng: &mut Rng, bytes: &[u8]) -> usize {
     rng.usize(..=bytes.len())
 }
 
-/// Short parts are likelier.
+/// Returns a random part; short ones are likelier.
 fn part(rng: &mut Rng, bytes: &[u8]) -> std::ops::Range<usize> {
     let begin = place(rng, bytes);
     let most = (bytes.len() - begin) >> rng.usize(..8);
@@ -60,7 +60,7 @@ fn change(rng: &mut Rng, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
             bytes.drain(gone);
         }
         4 => {
-            // Often enough to pass every bound.
+            // Repeat a part, often enough to pass every bound.
             let piece = bytes[part(rng, bytes)].to_vec();
             let most = LONGEST / piece.len().max(1);
             let times = rng.usize(..=most) >> rng.usize(..16);

@@ -111,7 +111,7 @@ pub fn lock_record(bytes: &[u8]) {
                 assert_eq!(&back, record);
             }
         }
-        // Read, never invented.
+        // A token is read, and never invented.
         Content::Damaged(Some(token)) => {
             let text = String::from_utf8_lossy(bytes);
             let mut numbers = text.split(|c: char| !c.is_ascii_digit());
@@ -159,7 +159,7 @@ fn fnv(bytes: &[u8]) -> u64 {
 
 const FIRST_LINE: &[u8] = b"trafficcop shared lock 1\n";
 
-/// A line of a record with a valid checksum, which these bytes never have by chance.
+/// Makes these bytes the line of a record with a valid checksum, which they never have by chance.
 fn sealed(line: &[u8]) -> Vec<u8> {
     let check = format!("\n{:016x}\n", fnv(line));
     [FIRST_LINE, line, check.as_bytes()].concat()
@@ -183,7 +183,7 @@ pub fn version_record(bytes: &[u8]) {
         assert_eq!(VersionRecord::decode(&hint).as_ref(), Some(&back));
         assert_eq!(back.version, record.version);
         assert_eq!(back.record.token, record.record.token);
-        // Lack of room is not silent.
+        // Results that have no room are not forgotten silently.
         assert!(back.unread == record.unread || back.unread && back.record.once == TaskLog::EMPTY);
         assert_eq!(back.encode(), written);
         if long < 1024 {
@@ -223,7 +223,7 @@ pub fn blob_metadata(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
     };
-    // Names have no case, and are unique.
+    // The service ignores the case of names, and has each once.
     let mut seen = BTreeSet::new();
     let pairs: Vec<(&str, &str)> = text
         .lines()
@@ -341,7 +341,7 @@ fn task_logs() -> Vec<Vec<u8>> {
 const KEY: &str = "c2VjcmV0LW9mLXRoZS1hY2NvdW50";
 const SIGNATURE: &str = "c2lnbmF0dXJlLW9mLXRoZS1zYXM";
 
-/// A message about an account is short and shows no secret.
+/// Reads an account: a message about it is short and shows no secret.
 fn finds(variable: &'static str, bytes: &[u8]) -> Option<Account> {
     let text = String::from_utf8_lossy(bytes).into_owned();
     // Otherwise it looks for credentials in the machine's environment.
@@ -366,7 +366,7 @@ fn finds(variable: &'static str, bytes: &[u8]) -> Option<Account> {
         }
         if let Ok(account) = account {
             let endpoint = account.endpoint();
-            // Encrypted, and without a secret.
+            // The connection is encrypted, and the address has no secret.
             let local = ["localhost", "127.", "[::1]"];
             let host = endpoint.host_str().expect("a host");
             assert!(
@@ -442,7 +442,7 @@ pub fn target_url(bytes: &[u8]) {
         }
     }
     if let Ok(target) = blob::Target::parse(text) {
-        // Read again, it names the same.
+        // The address leads to this blob only: read again, it names the same.
         let address = target.blob_url(&endpoint);
         assert!(address.as_str().starts_with(endpoint.as_str()));
         let again = blob::Target::parse(address.as_str()).expect("our own address");

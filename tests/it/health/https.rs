@@ -23,7 +23,7 @@ const WELL: &str = "HTTP/1.1 204 No Content\r\n\r\n";
 
 enum Begins {
     With(Arc<ServerConfig>),
-    /// Silence after the accept.
+    /// Silence after the connection is accepted.
     Never,
     Plain,
 }
@@ -79,7 +79,7 @@ impl Server {
     }
 }
 
-/// `None` if the client hangs up.
+/// Reads a request and answers it; `None` if the client hangs up.
 fn answer(mut stream: StreamOwned<ServerConnection, TcpStream>, says: &str) -> Option<()> {
     let mut reader = BufReader::new(&mut stream);
     loop {
@@ -96,8 +96,8 @@ fn answer(mut stream: StreamOwned<ServerConnection, TcpStream>, says: &str) -> O
     stream.flush().ok()
 }
 
-/// A certificate for this name from an untrusted authority, or, if `is_ca`, the authority's own.
-/// Also returns the authority's certificate in PEM.
+/// Makes a server with a certificate for this name from an untrusted authority, or, if `is_ca`,
+/// with the authority's own. Returns the authority's certificate in PEM, too.
 fn other_server(name: &str, is_ca: bool) -> (Arc<ServerConfig>, String) {
     let key = || KeyPair::generate().expect("a key");
     let mut params = CertificateParams::new([]).expect("no names");
@@ -167,7 +167,7 @@ fn a_server_whose_authority_is_trusted_keeps_control() {
     }
 }
 
-/// Two failing checks, the second of which is one too many, cost control.
+/// Checks that two failing checks, the second of which is one too many, cost control.
 fn costs_control(run: Run<'_>, url: &str, why: &str) {
     let mut one = asked(run, url, pace(why)).start();
     one.await_log(&format!("--health {why}"));
@@ -227,7 +227,7 @@ fn a_server_that_is_trusted_and_does_not_answer_well_costs_control() {
             "was answered 302, a redirect, which is not followed",
         ),
         (with(), "HTTP/1.1 503 Busy\r\n\r\n", "was answered 503"),
-        // The handshake counts.
+        // The time of a check includes its handshake.
         (Begins::Never, "", TOO_LONG),
         (
             Begins::Plain,

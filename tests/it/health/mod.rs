@@ -30,7 +30,7 @@ const TWO_FAIL: [&str; 2] = ["--health-failures", "2"];
 
 const TOO_LONG: &str = "took too long";
 
-/// Pace of checks that shall fail for this reason.
+/// Returns the pace of checks that shall fail for this reason.
 fn pace(why: &str) -> [&'static str; 4] {
     if why == TOO_LONG { QUICK } else { PATIENT }
 }
@@ -39,7 +39,6 @@ fn events(scene: &Scene) -> String {
     scene.path("events").display().to_string()
 }
 
-/// Text and picture of `trafficcop timeline`.
 fn timeline(scene: &Scene) -> (String, String) {
     let picture = scene.path("control.svg");
     let output = Command::new(programs::trafficcop())

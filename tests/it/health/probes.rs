@@ -12,7 +12,7 @@ use crate::support::processes::Process;
 use crate::support::programs;
 use crate::support::scene::Scene;
 
-/// The command writes into the journal; this script is its check.
+/// Starts an instance whose command writes into the journal, with this script as its check.
 fn asked<'a>(scene: &'a Scene, run: Run<'a>, name: &str, script: &str) -> Instance {
     asked_every(PATIENT, scene, run, name, script)
 }
@@ -32,7 +32,7 @@ fn asked_every<'a>(
         .start()
 }
 
-/// A lock not kept by a descriptor.
+/// Runs on a lock that is not kept by a descriptor.
 fn on_share(scene: &Scene) -> Run<'_> {
     scene
         .run_on_file()
@@ -79,7 +79,7 @@ fn a_command_whose_checks_fail_loses_control_to_another_instance() {
 fn checks_that_fail_now_and_then_stop_nothing() {
     let scene = Scene::new();
     let asked = scene.path("asked");
-    // Never three in a row.
+    // Two of three fail, but never three in a row.
     let script = format!(
         "echo >> {0}; [ $(($(wc -l < {0}) % 3)) = 0 ]",
         asked.display()
@@ -105,7 +105,7 @@ fn check_that_cannot_be_started_for_want_of_processes_stops_nothing() {
     let mut one = asked_every(often, &scene, run, "one", "true");
     scene.journal.await_tag(What::Beat, "one");
     scene.refuse("fork");
-    // Twice what would be too many.
+    // Twice the number that would be too many.
     one.await_log_times("this is no failure of the command and does not count", 4);
     scene.grant("fork");
     assert!(!one.stderr().contains("hung"), "{}", one.stderr());
@@ -138,7 +138,7 @@ fn a_check_that_runs_when_the_command_is_to_end_is_gone_before_control_is() {
     let mut one = on_share(&scene)
         .args(["--identity", "one", "--health", &script])
         .args(slow)
-        // For lack of heartbeats, during a check.
+        // The command does not feed the watchdog, and is stopped for that during a check.
         .args(["--watchdog", "2s", "--watchdog-start", "2s"])
         .args(COOL)
         .journalist("one", &[])

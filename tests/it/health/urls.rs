@@ -69,7 +69,7 @@ fn a_server_that_answers_keeps_control_however_long_its_answer_is() {
             .args(["--health", &server.url])
             .args(PATIENT)
             .args(TWO_FAIL)
-            // Not for checks of this machine.
+            // Checks of this machine do not use a proxy.
             .env("http_proxy", "http://127.0.0.1:1")
             .command(["sleep", "1000"])
             .start();

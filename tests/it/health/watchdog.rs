@@ -29,7 +29,7 @@ fn fed<'a>(scene: &'a Scene, run: Run<'a>, name: &str) -> Instance {
         .start()
 }
 
-/// Control went from the hanging `one` to `two`, and the timeline has the cause.
+/// Checks that control went from the hanging `one` to `two`, and the timeline has the cause.
 fn control_moved(scene: &Scene, mut one: Instance, mut two: Instance) {
     scene.journal.await_tag(What::Beat, "two");
     one.await_log("hung: no WATCHDOG=1 for 3s");
@@ -102,7 +102,7 @@ fn a_supervisor_that_was_stopped_does_not_take_that_for_its_command_s_silence() 
     beats(now() + twice_its_time);
     one.signal(Signal::SIGCONT);
     beats(now() + twice_its_time);
-    // All, as in suspend.
+    // All processes: as on a machine in suspend.
     for pid in [one.pid(), guardian, first.pid] {
         signal(pid, Signal::SIGSTOP);
         processes::await_stopped(pid);
@@ -180,7 +180,7 @@ fn the_command_finds_what_systemd_would_tell_it_and_can_say_that_it_hangs() {
             .run_on_file()
             .args(["--watchdog", "1h"])
             .args(COOL)
-            // The service manager's, not for the command.
+            // The service manager's variables, which are not meant for the command.
             .env("WATCHDOG_USEC", "77")
             .env("WATCHDOG_PID", "1")
             .shell(&telling(&scene))

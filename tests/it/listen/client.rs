@@ -17,7 +17,6 @@ pub(crate) struct Reply {
     pub(crate) body: String,
 }
 
-/// TCP address in the instance's log.
 pub(crate) fn address(instance: &Instance) -> SocketAddr {
     let words = "answering at http://";
     instance.await_log(words);
@@ -37,7 +36,6 @@ pub(crate) fn request(method: &str, path: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: here\r\n\r\n")
 }
 
-/// Reads to the connection's end.
 pub(crate) fn read(mut stream: impl Read) -> io::Result<Reply> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;

@@ -147,7 +147,7 @@ fn ten_thousand_who_hold_on_cost_no_renewal() {
     }
 }
 
-/// The crowd may displace the request.
+/// Asks again if the crowd has displaced the request.
 fn await_leader_among_many(at: SocketAddr) {
     await_for(
         "an answer in the crowd",

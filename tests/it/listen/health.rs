@@ -1,4 +1,4 @@
-//! A command that hangs does not lead.
+//! Reports about a command's health: a command that hangs does not lead.
 
 use std::fs::File;
 
@@ -24,7 +24,7 @@ fn a_command_that_hangs_is_no_leader_and_its_health_is_told_everywhere() {
         "2",
         "--cooldown",
         "1h",
-        // The command ignores TERM.
+        // The command ignores TERM, and is not killed meanwhile.
         "--grace",
         "1h",
         "--status-file",

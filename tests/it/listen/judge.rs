@@ -64,7 +64,7 @@ fn one_after_the_other_is_no_fault() {
 
 #[test]
 fn an_answer_that_was_long_under_way_is_no_fault() {
-    // Requested before the other led: true then.
+    // Requested before the other led; the answer may have been true then.
     let answers = [
         yes("two", 2, 10, 11),
         yes("one", 1, 5, 50),

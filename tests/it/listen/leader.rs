@@ -18,7 +18,7 @@ use crate::support::azurite::{azurite, connection_string};
 use crate::support::instance::Instance;
 use crate::support::scene::Scene;
 
-/// Answers of 200, without a pause until `stop`.
+/// Polls without a pause until `stop`; returns the answers of 200.
 fn poll(who: &'static str, at: SocketAddr, stop: &AtomicBool) -> Vec<Yes> {
     let mut answers = Vec::new();
     while !stop.load(Ordering::Acquire) {

@@ -21,7 +21,7 @@ use client::address;
 
 const ANYWHERE: [&str; 2] = ["--listen", "127.0.0.1:0"];
 
-/// Returns the address, too.
+/// Starts an instance on the scene's file that listens; returns its address, too.
 fn instance(scene: &Scene, name: &str, options: &[&str], script: &str) -> (Instance, SocketAddr) {
     let one = scene
         .run_on_file()
@@ -34,13 +34,13 @@ fn instance(scene: &Scene, name: &str, options: &[&str], script: &str) -> (Insta
     (one, at)
 }
 
-/// Runs until it is released or gets TERM.
+/// Returns a script that runs until it is released or gets TERM.
 fn lasting(scene: &Scene, name: &str) -> String {
     let go = scene.path(&format!("{name}.go"));
     format!("while [ ! -e {} ]; do sleep 0.05; done", go.display())
 }
 
-/// Ignores TERM once [`await_deaf`] has returned.
+/// Returns such a script that ignores TERM once [`await_deaf`] has returned.
 fn deaf(scene: &Scene, name: &str) -> String {
     let sign = scene.path(&format!("{name}.deaf"));
     let lasting = lasting(scene, name);

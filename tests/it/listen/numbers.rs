@@ -56,7 +56,7 @@ fn metrics_are_plain_text_on_request() {
 fn a_life_is_counted() {
     let scene = Scene::new();
     let failed = scene.path("failed");
-    // Fails once, then ignores TERM.
+    // Fails once, is restarted, and then ignores TERM.
     let script = format!(
         "[ -e {0} ] || {{ touch {0}; exit 4; }}; {1}",
         failed.display(),
@@ -229,7 +229,7 @@ fn the_examples_ask_for_what_there_is() {
             if metric.starts_with("trafficcop_message") {
                 continue;
             }
-            // A histogram's family name is referred to, too.
+            // A histogram is also referred to by its family name.
             let counted = there.contains(&format!("{metric}_count"));
             assert!(
                 there.contains(&metric) || counted,

@@ -6,7 +6,6 @@ use std::collections::{BTreeMap, BTreeSet};
 pub(super) struct Numbers {
     /// Samples by name and labels without `lock`: `name{a="b"}` or `name`.
     pub(super) samples: BTreeMap<String, f64>,
-    /// Names without labels.
     pub(super) names: BTreeSet<String>,
     /// Type of each family.
     pub(super) kinds: BTreeMap<String, String>,

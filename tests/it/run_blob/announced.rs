@@ -45,7 +45,7 @@ fn a_machine_about_to_be_rebooted_gives_its_lease_away_and_asks_for_none_until_i
     first.await_log("in control, token 3");
     stage.let_end("first");
     first.wait();
-    // Twice, with the other in between.
+    // Twice the first, with the other in between.
     assert_eq!(journal.judge(), ["first", "second", "first"]);
     stage.scene.await_nobody();
 }

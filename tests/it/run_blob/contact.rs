@@ -18,7 +18,7 @@ use crate::support::proxy::{Mode, Proxy};
 #[test]
 fn no_wait_gives_up_within_five_seconds_where_no_store_answers() {
     let stage = Stage::new("no-contact");
-    // It never answers.
+    // It accepts connections, and never answers.
     let deaf = TcpListener::bind("127.0.0.1:0").unwrap();
     let closed = ClosedPort::new();
     let nobody = closed.port;
@@ -74,7 +74,7 @@ fn refused_standby_is_not_ready_names_no_holder_and_exits_77() {
     let ready = get(at, "/readyz");
     assert_eq!(ready.status, 503, "{ready:?}");
     assert!(ready.body.contains("AuthenticationFailed"), "{ready:?}");
-    // In time, so nothing is lost.
+    // If the right comes back in time, nothing is lost.
     proxy.set(Mode::Pass);
     await_for(
         "the holder's name",

@@ -154,14 +154,13 @@ fn doctor_tries_our_doorbell_and_the_holder_s() {
     assert_eq!(holder.wait(), KILL);
 }
 
-/// Passes everything.
+/// State of a [`Relay`]: passes everything.
 const OPEN: u8 = 0;
 /// Drops data but closes nothing, like some firewalls.
 const SILENT: u8 = 1;
 /// Ends connections, present and new.
 const SHUT: u8 = 2;
 
-/// Network between a bell and its listeners.
 struct Relay {
     address: SocketAddr,
     way: Arc<AtomicU8>,
@@ -192,7 +191,7 @@ impl Relay {
                     let way = Arc::clone(&way);
                     std::thread::spawn(move || pass(from, to, &way));
                 }
-                // Silence closes neither.
+                // Both, so that silence closes neither.
                 guests.lock().expect("whole").extend([guest, holder]);
             }
         });
@@ -231,7 +230,7 @@ fn a_bell_that_the_network_drops_leaves_polls_as_ever_until_it_is_heard_again() 
     journal.await_tag(What::Beat, "first");
     let bell = advertised(&stage).address;
     let relay = Relay::before(bell);
-    // The holder's record names the relay's address.
+    // Its record names the relay's address, as if the holder were behind it.
     let metadata = stage.blob.look().expect("a blob");
     let metadata: Vec<(&str, String)> = metadata
         .iter()
@@ -273,7 +272,7 @@ fn a_bell_that_the_network_drops_leaves_polls_as_ever_until_it_is_heard_again() 
     second.await_log(silent);
     says("silent");
     await_polls_as_ever(&store);
-    // Retried meanwhile, without reports.
+    // It was retried meanwhile, without further reports.
     assert_eq!(second.stderr().matches(silent).count(), 1);
     relay.set(OPEN);
     second.await_log_times(hears, 2);

@@ -25,7 +25,6 @@ const RINGS: usize = 10;
 /// Time after which a standby that reacts would have looked or listened again.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// Anonymous memory in bytes.
 fn memory(of: &Instance) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", of.pid())).expect("it runs");
     let line = status
@@ -53,7 +52,7 @@ fn forged_rings_do_not_disturb_a_holder() {
         .collect();
     let forged = [b'r'; 100];
     for _ in 0..1000 {
-        // The holder may close it before.
+        // The connection may be closed before the forger has sent everything.
         let _ = TcpStream::connect(bell.address)
             .expect("in")
             .write_all(&forged);
@@ -78,7 +77,7 @@ fn forged_rings_do_not_disturb_a_holder() {
         assert!(!heard.contains(lost), "{heard}");
     }
     stage.assert_undisturbed();
-    // A poll would take an hour.
+    // Without the bell, the poll would take an hour.
     stage.let_end("first");
     assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
     journal.await_tag(What::Beat, "second");
@@ -133,7 +132,7 @@ fn stranger_at(stage: &Stage, address: &str) {
     stage.blob.write(STRANGER, &record);
 }
 
-/// A foreign holder's bell, which does `act` to clients that have read the record; reports each
+/// Starts a foreign holder whose bell does `act` to clients that have read the record; reports each
 /// client.
 fn stranger(stage: &Stage, act: impl Fn(TcpStream) + Send + 'static) -> Receiver<()> {
     let bell = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -170,7 +169,7 @@ fn a_liar_that_rings_without_end_costs_ten_looks() {
     let over = Mutex::new(over);
     stranger(&stage, move |mut guest| {
         greets(&mut guest);
-        // Slowly, for a look after each ring.
+        // Slow enough for a look after each ring, until the standby listens no more.
         let mut rings = 0;
         while guest.write_all(b"d").is_ok() {
             rings += 1;
@@ -308,13 +307,13 @@ fn impostor_is_not_listened_to_and_costs_no_look() {
 #[test]
 fn a_bell_at_a_public_address_is_not_rung_at() {
     let stage = Stage::new("public-bell");
-    // For documentation, without hosts.
+    // A range for documentation, without hosts.
     stranger_at(&stage, "192.0.2.7:7");
     let proxy = Proxy::before(azurite().port);
     let options = ["--doorbell=127.0.0.1", "-v"];
     let standby = stage.instance(proxy.port, "standby", &options, &[]);
     standby.await_log("standing by: stranger is in control");
-    // Longer than a connection attempt.
+    // Twice, which is longer than a connection attempt.
     await_polls_as_ever(&proxy);
     await_polls_as_ever(&proxy);
     standby.signal(Signal::SIGTERM);

@@ -9,7 +9,7 @@ use crate::support::instance::{Ended, Finished, Run};
 use crate::support::journal::What;
 use crate::support::proxy::{Call, Fate, Proxy};
 
-/// An operator's command on the stage's container or blob.
+/// Runs an operator's command on the stage's container or blob.
 fn command<'a>(stage: &'a Stage, verb: &str, blob: &str) -> Run<'a> {
     let credential = connection_string(azurite().port);
     let run = stage
@@ -56,7 +56,7 @@ fn lease_without_an_end_is_reported_as_another_programs() {
         doctor.stdout.contains(endless) && doctor.ended == Ended::Code(1),
         "{doctor:?}"
     );
-    // Without a record.
+    // The list includes a blob without a record.
     let other = Blob::named("foreign-endless/other");
     other.create(&[]);
     other.acquire(STRANGER, -1);

@@ -11,8 +11,8 @@ use crate::support::azurite::azurite;
 use crate::support::instance::{Ended, Instance};
 use crate::support::journal::What;
 
-/// `end` ends the first of two instances. The second must run long before a lease of a minute has
-/// run out, but not before all processes of the first have ended.
+/// Two instances compete, and `end` ends the first. The second must run long before a lease of a
+/// minute would have run out, but not before all processes of the first have ended.
 fn hand_over(
     container: &str,
     command: &[&str],

@@ -65,7 +65,7 @@ impl Stage {
             .args(["--blob", &self.blob.name])
     }
 
-    /// The command writes into the journal until [`Stage::let_end`].
+    /// Starts an instance whose command writes into the journal until [`Stage::let_end`].
     fn instance(&self, port: u16, name: &str, options: &[&str], command: &[&str]) -> Instance {
         let done = self.scene.path(&format!("{name}.done"));
         let mut words = vec!["--until", done.to_str().unwrap()];
@@ -87,7 +87,8 @@ impl Stage {
     }
 }
 
-/// Every process of the first tenure ended before its lease, last renewed by `last`, could end.
+/// Checks that every process of the first tenure ended before its lease, last renewed by `last`,
+/// could end.
 fn assert_dead_in_time(stage: &Stage, tag: &str, last: &Seen) {
     let journal = &stage.scene.journal;
     let tenure = journal
@@ -103,7 +104,7 @@ fn assert_dead_in_time(stage: &Stage, tag: &str, last: &Seen) {
     );
 }
 
-/// Last acquire or renewal whose reply reached the instance.
+/// Returns the last acquire or renewal whose reply reached the instance.
 fn last_grant(proxy: &Proxy) -> Seen {
     let mut log = proxy.log();
     log.retain(|seen| {

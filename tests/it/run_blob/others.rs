@@ -124,7 +124,7 @@ fn a_lease_that_was_taken_unnoticed_is_found_lost_when_it_is_given_back() {
     let stage = Stage::new("taken-unnoticed");
     stage.scene.excuse_confession("the lease is broken at once");
     let journal = &stage.scene.journal;
-    // First renewal after 20 s.
+    // The first renewal is due after 20 s.
     let mut one = stage.instance(azurite().port, "one", &["--lease", "60s"], &[]);
     journal.await_tag(What::Beat, "one");
     stage.blob.break_lease(Some(0));
@@ -251,7 +251,7 @@ fn write_of_a_copied_machine_is_reported() {
         calls.iter().all(|seen| seen.call == Call::Renew),
         "it costs no further request: {calls:?}"
     );
-    // Reported once, without a stop.
+    // It is reported once, and no command is stopped for it.
     proxy.await_next(Call::Renew);
     stage.let_end("one");
     assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());

@@ -6,7 +6,7 @@ use crate::support::instance::Ended;
 use crate::support::journal::What;
 use crate::support::proxy::{Call, Fate, Proxy, Seen};
 
-/// The proxy passes a renewal, repeats its answer for the next, and passes no more.
+/// Plays a proxy that passes a renewal, repeats its answer for the next, and passes no more.
 fn answers_are_one_behind(container: &str, nameless: bool) {
     let stage = Stage::new(container);
     let journal = &stage.scene.journal;
@@ -77,7 +77,7 @@ fn date_that_becomes_late_in_mid_tenure_stops_no_healthy_holder() {
     proxy.await_next(Call::Renew);
     proxy.keeps_time(-10);
     one.await_log("the answer belongs to an earlier request");
-    // Repeated within two seconds after a refusal, and within five after a success.
+    // A refused renewal is repeated within two seconds, and one that counts is followed after five.
     let refused = proxy.await_next(Call::Renew);
     proxy.await_seen("three renewals that counted", |last| {
         let later = |seen: &&Seen| seen.call == Call::Renew && seen.at > refused.at + 15 * SECOND;

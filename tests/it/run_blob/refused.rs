@@ -7,7 +7,7 @@ use crate::support::journal::What;
 use crate::support::processes::Process;
 use crate::support::proxy::{Call, Mode, Proxy};
 
-/// The store's name must be resolved.
+/// Starts an instance on such a machine; its store's name must be resolved.
 fn instance(stage: &Stage, port: u16, options: &[&str], command: &[&str]) -> Instance {
     let done = stage.scene.path("one.done");
     let mut words = vec!["--until", done.to_str().unwrap()];

@@ -10,7 +10,6 @@ use crate::support::journal::What;
 use crate::support::processes::await_stopped;
 use crate::support::proxy::{Call, Proxy, Seen};
 
-/// Nanoseconds from look to look.
 fn waits(log: &[Seen]) -> Vec<u64> {
     log.windows(2).map(|pair| pair[1].at - pair[0].at).collect()
 }

@@ -94,7 +94,7 @@ fn a_second_terminate_kills_at_once() {
     one.signal(Signal::SIGTERM);
     one.await_log("stopping the command: SIGTERM received");
     scene.journal.await_sign_of_life("one/daemon");
-    // Pending signals of one kind merge.
+    // Pending signals of one kind merge, so repeat it until it is noticed.
     await_for(
         "the end",
         || {
@@ -239,8 +239,8 @@ fn stopped_command_is_continued_for_its_stop_signal() {
     }
 }
 
-/// A script waits for an instance in its own group, and a sibling. Returns the ids of script,
-/// sibling, instance and command.
+/// Starts a script that waits for an instance in its own group, and a sibling. Returns the ids of
+/// the script, the sibling, the instance and its command.
 fn in_the_group_of_a_script(scene: &Scene, session: bool) -> (std::process::Child, [i32; 4]) {
     let script = format!(
         "sleep 1000 & sibling=$!; {} run -q --file {} -- sh -c 'echo $$; exec sleep 1000' & \

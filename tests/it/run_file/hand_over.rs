@@ -7,8 +7,8 @@ use crate::support::instance::{Ended, Instance};
 use crate::support::journal::What;
 use crate::support::scene::Scene;
 
-/// `end` ends the first of two instances. The second must run then, but not before all processes of
-/// the first have ended.
+/// Two instances compete. The first, with this command, is in control, and `end` ends it. The
+/// second must run then, but not before all processes of the first have ended.
 fn hand_over(command: &[&str], end: impl FnOnce(&Scene, &Instance), expected: Ended) {
     let scene = Scene::new();
     let mut first = instance(&scene, "first", &["--grace", "500ms"], command);

@@ -20,7 +20,7 @@ use crate::support::scene::Scene;
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 
-/// The command writes into the journal until `NAME.done` appears.
+/// Starts an instance whose command writes into the journal until the file `NAME.done` appears.
 fn instance(scene: &Scene, name: &str, options: &[&str], command: &[&str]) -> Instance {
     let done = scene.path(&format!("{name}.done"));
     let mut words = vec!["--until", done.to_str().unwrap()];

@@ -32,7 +32,7 @@ fn process_1_reaps_the_orphans_that_it_adopts() {
     let scene = Scene::new();
     let (program, lock) = (trafficcop(), scene.lock().display().to_string());
     let orphan = scene.path("orphan").display().to_string();
-    // Like a leftover of `docker exec`.
+    // Apart from the command, like a leftover of `docker exec`.
     let script = format!(
         "sh -c 'sleep 1 & echo $! >{orphan}' &
         exec '{program}' run --contain none --file '{lock}' -- sh -c '
@@ -179,11 +179,10 @@ fn on_a_local_file_a_dead_supervisor_s_command_has_the_grace_of_a_stop() {
     one.wait();
     scene.await_nobody();
     let took = Instant::now().since(killed);
-    // Not with --grace-on-loss, which a lock without a deadline does not use: 10 s.
+    // Without --grace-on-loss, which a lock without a deadline does not use: 10 s.
     assert!((1..6).contains(&took.as_secs()), "{took:?}");
 }
 
-/// Root of version 2's hierarchy.
 fn cgroups() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let line = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
@@ -226,7 +225,7 @@ fn a_standby_ends_what_a_dead_holder_left_before_its_own_command_starts() {
     let_end(&scene, "two");
     let two = two.finish();
     assert_eq!(two.ended, Ended::Code(0), "{}", two.stderr);
-    // No beat lies in the second's tenure.
+    // No beat of the first's daemon lies in the second's tenure.
     assert_eq!(scene.journal.judge(), ["one", "two"]);
     scene.await_nobody();
 }

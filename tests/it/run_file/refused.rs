@@ -22,7 +22,7 @@ fn a_limit_of_the_size_of_files_costs_the_event_log_and_not_the_command() {
         .limited(Resource::RLIMIT_FSIZE, LIMIT)
         .arg("--event-log")
         .arg(&log)
-        // Nothing waits for the log.
+        // Not before the log is to be written, on which nothing waits.
         .shell("exec 2>/dev/null; head -c 70000 /dev/zero >big; echo $?; exit 3")
         .current_dir(scene.directory())
         .finish();
@@ -164,8 +164,8 @@ fn guardian_that_cannot_close_its_descriptors_is_refused() {
     assert_eq!(finished.stdout, "");
 }
 
-/// The guardian fails in this call from now on, and has been woken. The command has left an orphan
-/// that has ended.
+/// Starts an instance whose guardian fails in this call from now on, and has been woken since. Its
+/// command has left an orphan that has ended.
 fn with_a_failing_guardian(scene: &Scene, call: &str) -> Instance {
     let orphan = scene.path("orphan");
     let script = format!(
@@ -189,8 +189,7 @@ fn with_a_failing_guardian(scene: &Scene, call: &str) -> Instance {
     one
 }
 
-/// Checks that its loop uses at most half a second of processor time in three, also where it waits
-/// by polling.
+/// Checks that its loop uses at most half a second of processor time in three, even where it polls.
 fn rests(one: &Instance) {
     let guardian = one.guardian();
     let begun = trafficcop::Instant::now();

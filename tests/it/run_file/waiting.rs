@@ -45,7 +45,7 @@ fn a_standby_whose_directory_was_removed_says_that_once_and_has_the_lock_when_it
     let_end(&scene, "first");
     assert_eq!(first.wait(), Ended::Code(71), "{}", first.stderr());
     second.await_log("its directory does not exist");
-    // It looks every two seconds.
+    // It looks every two seconds, but logs one line.
     std::thread::sleep(Duration::from_secs(5));
     let log = second.stderr();
     assert!(!log.contains("was replaced"), "{log}");

@@ -14,7 +14,6 @@ use crate::support::proxy::Proxy;
 
 const NOON: i64 = 1_893_499_200;
 
-/// Errors of ten clocks, in seconds.
 fn errors() -> impl Iterator<Item = i64> {
     (0..10).map(|number| (number - 5) * 1440 - 7)
 }
@@ -25,7 +24,7 @@ fn with_wrong_clock<'a>(run: Run<'a>, by: i64) -> Run<'a> {
         .args(["--log", "json"])
 }
 
-/// Seconds of the Unix epoch.
+/// Returns the time in the log, in seconds of the Unix epoch.
 fn log_time(finished: &Finished) -> i64 {
     let line = finished.stderr.lines().next().expect("a log");
     let line: serde_json::Value = serde_json::from_str(line).expect("JSON");
@@ -33,7 +32,8 @@ fn log_time(finished: &Finished) -> i64 {
     seconds(&ts)
 }
 
-/// Ten cron lines, each with its own clock error; returns the periods in which a command ran.
+/// Runs ten cron lines, each on a machine whose clock has its own error; returns the periods in
+/// which a command ran.
 fn ten_cron_lines(stage: &Stage, port: u16, per: &str, round: usize) -> Vec<String> {
     let now = time::OffsetDateTime::now_utc().unix_timestamp();
     let started: Vec<_> = errors()
@@ -71,7 +71,7 @@ fn ten_cron_lines_with_wrong_clocks_run_once_in_each_minute_of_the_service() {
     let proxy = Proxy::before(azurite().port);
     let mut periods = Vec::new();
     for round in 0..3 {
-        // Not at the minute's beginning.
+        // Somewhere in the minute, not at its beginning.
         proxy.set_date(NOON + 60 * i64::try_from(round).unwrap() + 17);
         periods.extend(ten_cron_lines(&stage, proxy.port, "1m", round));
     }

@@ -30,7 +30,7 @@ enum Victim {
 
 const VICTIMS: [Victim; 2] = [Victim::Supervisor, Victim::Both];
 
-/// The guardian first, so that it cannot react.
+/// Kills them, the guardian first, so that it cannot react.
 fn crash(instance: Instance, guardian: i32, victim: Victim) {
     if victim == Victim::Both {
         signal(guardian, Signal::SIGKILL);
@@ -84,7 +84,6 @@ impl Stranger {
     }
 }
 
-/// Waits until the record names this holder.
 fn await_record_of(stage: &Stage, name: &str) {
     let holder = || match &stage.blob {
         Some(blob) => blob.metadata("trafficcop_holder"),
@@ -248,7 +247,7 @@ async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() 
         .expect("recorded");
     ours.release(late).await.expect("released");
     let whole = fs::read(stage.scene.lock()).expect("the file");
-    // Results stay without --once.
+    // A run without --once keeps the results.
     let plain = stage
         .scene
         .run_on_file()
@@ -259,7 +258,7 @@ async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() 
     let next = fs::read(stage.scene.lock()).expect("the file");
     assert_ne!(whole[..2048], next[..2048]);
     assert_eq!(whole[2048..], next[2048..]);
-    // Torn at any place, or missing.
+    // Its record, torn at any place, or missing.
     let mut heads: Vec<Vec<u8>> = (0..400)
         .map(|cut| [&next[..cut], &whole[cut..2048]].concat())
         .collect();
@@ -273,7 +272,7 @@ async fn a_result_survives_every_later_record_and_a_crash_while_it_is_written() 
         }
     }
     stage.assert_done_by("ourselves");
-    // Unknown, and reported as such.
+    // With both lines destroyed the result is unknown, and reported as such.
     let mut destroyed = whole;
     destroyed[4096..].fill(b'x');
     fs::write(stage.scene.lock(), &destroyed).expect("written");

@@ -26,7 +26,7 @@ const DONE: Ended = Ended::Code(0);
 
 struct Stage {
     scene: Scene,
-    /// `None`: the scene's file.
+    /// The blob; `None` if the lock is the scene's file.
     blob: Option<Blob>,
 }
 
@@ -53,12 +53,12 @@ impl Stage {
         self.blob.as_ref().expect("a blob")
     }
 
-    /// A blob is reached directly.
+    /// `trafficcop run` on the lock; a blob is reached directly.
     fn run(&self) -> Run<'_> {
         self.run_by(azurite_port(self))
     }
 
-    /// A blob is reached through this port.
+    /// `trafficcop run` on the lock; a blob is reached through this port.
     fn run_by(&self, port: u16) -> Run<'_> {
         let Some(blob) = &self.blob else {
             return self.scene.run_on_file();
@@ -71,7 +71,7 @@ impl Stage {
             .args(["--blob", &blob.name])
     }
 
-    /// The command writes into the journal until [`Stage::let_end`].
+    /// Starts a candidate whose command writes into the journal until [`Stage::let_end`].
     fn candidate(&self, name: &str, options: &[&str]) -> Instance {
         self.candidate_by(azurite_port(self), name, options)
     }
@@ -97,7 +97,7 @@ impl Stage {
             .finish()
     }
 
-    /// A newcomer reads that this instance has done the task.
+    /// Checks that a newcomer reads that this instance has done the task.
     fn assert_done_by(&self, name: &str) {
         let runs = self.scene.journal.judge();
         let late = self.late("late", &["-n"]);
@@ -106,7 +106,7 @@ impl Stage {
         assert_eq!(self.scene.journal.judge(), runs, "{}", self.scene.journal);
     }
 
-    /// The command of this tag ends by itself, with its tree.
+    /// Waits until the command of this tag and its tree have ended by themselves.
     fn await_end_of(&self, tag: &str) {
         self.scene.journal.await_tag(What::End, tag);
         await_for(

@@ -199,7 +199,7 @@ fn unreadable_results_do_not_allow_a_run() {
         "{}",
         refused.stderr
     );
-    // Left as it is without --once.
+    // A run without --once ignores it, and leaves it as it is.
     let plain = stage.run().command(["true"]).finish();
     assert_eq!(plain.ended, DONE, "{}", plain.stderr);
     let kept = stage.blob().metadata("trafficcop_once");

@@ -101,7 +101,7 @@ fn a_failed_run_is_for_the_next_candidate() {
 #[test]
 fn hung_command_has_failed_and_the_next_candidate_runs_it() {
     for stage in Stage::on_both("once-hung") {
-        // It hangs, and exits 0 after TERM.
+        // It does not feed its watchdog, and exits 0 after TERM.
         let hung = stage.scene.path("hung");
         let script = format!(
             "trap 'exit 0' TERM; : > '{}'; while :; do sleep 0.05; done",
@@ -119,7 +119,7 @@ fn hung_command_has_failed_and_the_next_candidate_runs_it() {
         one.await_log("stopping the command: hung: neither READY=1 nor WATCHDOG=1 within 2s");
         one.await_log("attempt 1 failed");
         stage.scene.journal.await_tag(What::Beat, "two");
-        // During the second's run.
+        // The record during the second's run.
         let mut status = stage.scene.verb("status").arg("--json");
         status = match &stage.blob {
             Some(blob) => status
@@ -133,7 +133,7 @@ fn hung_command_has_failed_and_the_next_candidate_runs_it() {
         let told: serde_json::Value = serde_json::from_str(&status.finish().stdout).expect("JSON");
         assert_eq!(told["once"][0]["failed"], 1, "{told}");
         assert_eq!(told["once"][0]["exit"], serde_json::Value::Null, "{told}");
-        // The first's is gone.
+        // The first's health is gone, and the second's command works.
         assert_eq!(told["health"], serde_json::Value::Null, "{told}");
         stage.let_end("two");
         assert_eq!(two.finish().ended, DONE);
@@ -224,7 +224,7 @@ fn first_failure_is_final_for_all_with_on_failure_stop() {
         assert_eq!(one.ended, KILL, "{}", one.stderr);
         let two = stage.run().args(stop).shell("touch marker").finish();
         assert_eq!(two.ended, Ended::Code(137), "{}", two.stderr);
-        // Final, whatever later candidates' settings.
+        // The failure is final, whatever the settings of later candidates.
         let three = stage.run().args(["--once"]).command(["true"]).finish();
         assert_eq!(three.ended, Ended::Code(137), "{}", three.stderr);
     }

@@ -53,7 +53,7 @@ fn a_hook_that_hangs_after_a_tenure_delays_neither_the_release_nor_the_exit_for_
     let mut second = on_file(&scene, "second").start();
     second.await_log("standing by");
     first.signal(Signal::SIGTERM);
-    // The next holder does not wait for it.
+    // Both at the same time: the next holder does not wait for it.
     standbys(&scene).await_tag(What::Beat, "first/daemon");
     scene.journal.await_tag(What::Beat, "second");
     assert_eq!(first.wait(), TERM, "{}", first.stderr());

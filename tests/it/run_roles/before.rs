@@ -5,7 +5,7 @@ use crate::support::azurite::{azurite, connection_string};
 use crate::support::blob::Blob;
 use crate::support::proxy::{Mode, Proxy};
 
-/// The second has control without an overlap, and is stopped.
+/// Checks that the second instance has control without an overlap, and stops it.
 fn second_follows(scene: &Scene, mut second: Instance) {
     scene.journal.await_tag(What::Beat, "second");
     second.signal(Signal::SIGTERM);
@@ -96,7 +96,7 @@ fn a_hook_that_fails_lets_another_have_its_turn() {
     second.signal(Signal::SIGTERM);
     second.wait();
     scene.await_nobody();
-    // It ended before the release.
+    // The hook's daemon had ended before the lock was released.
     assert_eq!(judge(&scene), ["first", "second"]);
     assert_eq!(starts(&scene.journal, "first"), 0);
 }
@@ -104,7 +104,7 @@ fn a_hook_that_fails_lets_another_have_its_turn() {
 #[test]
 fn failing_hook_ends_an_instance_whose_wait_is_over() {
     for (options, most) in [
-        // A 0 is for another holder's lock.
+        // Not a 0, which is for a lock of another holder.
         (&["-n", "-E", "0"][..], 1),
         (&["-n", "--shared"], 1),
         (&["-w", "2s"], 5),
@@ -124,7 +124,7 @@ fn failing_hook_ends_an_instance_whose_wait_is_over() {
         let told = await_text(&scene, "first.lost");
         assert_eq!(told.lines().count(), tried, "{options:?}: {told}");
         assert!(told.lines().all(|line| line.ends_with(words)), "{told}");
-        // Released: another instance has its turn.
+        // It was released: another instance has its turn at once.
         let second = on_file(&scene, "second").args(options);
         let finished = second.journalist("second", &["--beats", "2"]).finish();
         assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);

@@ -20,7 +20,7 @@ use crate::support::{await_for, programs};
 
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 
-/// Separate, because standby commands have no token.
+/// Journal of the standby commands, which is separate because they have no token.
 fn standbys(scene: &Scene) -> Journal {
     Journal::at(scene.path("standbys"))
 }
@@ -54,7 +54,7 @@ fn let_end(scene: &Scene, name: &str) {
     File::create(scene.path(&format!("{name}.done"))).unwrap();
 }
 
-/// The command beats until TERM.
+/// Runs on the scene's file with a command that beats until TERM.
 fn on_file<'a>(scene: &'a Scene, name: &str) -> Run<'a> {
     scene
         .run_on_file()
@@ -62,7 +62,7 @@ fn on_file<'a>(scene: &'a Scene, name: &str) -> Run<'a> {
         .journalist(name, &[])
 }
 
-/// The command beats until it is released.
+/// Starts a holder whose command beats until it is released.
 fn holder(scene: &Scene, name: &str) -> Instance {
     let done = scene.path(&format!("{name}.done"));
     let holder = scene
@@ -74,7 +74,7 @@ fn holder(scene: &Scene, name: &str) -> Instance {
     holder
 }
 
-/// Span from first to last line of each process, by its tag.
+/// Returns the span from first to last line of each process, by its tag.
 fn lives(journal: &Journal) -> BTreeMap<(String, i32), (u64, u64)> {
     let mut lives = BTreeMap::new();
     for line in journal.lines() {
@@ -85,8 +85,8 @@ fn lives(journal: &Journal) -> BTreeMap<(String, i32), (u64, u64)> {
     lives
 }
 
-/// No standby's process and one under control lived at the same time on an instance, nor two
-/// tenures.
+/// Fails if a standby's process and one under control lived at the same time on an instance, or if
+/// two tenures did.
 fn judge(scene: &Scene) -> Vec<String> {
     for ((name, pid), (first, last)) in lives(&standbys(scene)) {
         for ((other, beside), (begin, end)) in lives(&scene.journal) {
@@ -128,7 +128,7 @@ fn await_text(scene: &Scene, file: &str) -> String {
     )
 }
 
-/// Cause, token and role at the end of each tenure.
+/// Writes the cause, token and role of the end of each tenure of this instance.
 fn on_lost(scene: &Scene, name: &str) -> [String; 2] {
     let file = scene.path(&format!("{name}.lost"));
     let line = "$TRAFFICCOP_ROLE $TRAFFICCOP_TOKEN $TRAFFICCOP_CAUSE";
@@ -138,7 +138,7 @@ fn on_lost(scene: &Scene, name: &str) -> [String; 2] {
     ]
 }
 
-/// The command's comes first.
+/// Returns the guardians of an instance, the command's first.
 fn guardians(scene: &Scene, instance: &Instance) -> Vec<Process> {
     let mut all = processes::marked(scene.directory());
     all.retain(|process| process.is_ours() && process.parent == instance.pid());

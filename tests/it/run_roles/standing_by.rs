@@ -75,7 +75,7 @@ fn a_standby_that_ignores_term_and_its_daemon_are_gone_before_the_command_starts
         assert_eq!(first.wait(), Ended::Code(0));
         let freed = Instant::now().as_nanos();
         let begun = scene.journal.await_tag(What::Start, "second");
-        // Two seconds of grace, on a slow machine.
+        // Two seconds of grace; the rest is for a slow machine.
         assert!(Duration::from_nanos(begun.at.saturating_sub(freed)) < Duration::from_secs(30));
         second.signal(Signal::SIGTERM);
         assert_eq!(second.wait(), TERM, "{}", second.stderr());

@@ -62,11 +62,11 @@ impl Stand for OnServiceBus {
             1 => {
                 broker.refuse_connections(true);
                 broker.cut();
-                // Unreachable.
+                // Unreachable for this long.
                 std::thread::sleep(soon(rng));
                 broker.refuse_connections(false);
             }
-            // Silent, sometimes beyond the lock.
+            // Silent for this long, sometimes beyond the lock.
             2 => {
                 broker.freeze();
                 std::thread::sleep(Duration::from_millis(rng.u64(100..6000)));

@@ -146,7 +146,7 @@ fn a_connection_that_is_cut_costs_a_running_command_nothing() {
     running.await_log("runs");
     stage.broker.refuse_connections(true);
     stage.broker.cut();
-    // Unreachable.
+    // Unreachable for this long.
     std::thread::sleep(Duration::from_secs(2));
     stage.broker.refuse_connections(false);
     running.await_log("completed, attempt 1");
@@ -209,7 +209,7 @@ fn a_connection_that_is_given_up_takes_no_processor() {
         .broker
         .fault(Fault::new(On::RenewLock, Act::Freeze).at(JOBS));
     let running = stage.deaf();
-    // The second is sent on the next connection.
+    // The first goes unanswered; the second is sent on the next connection.
     let before = stage.await_renewals(2);
     assert_eq!(stage.count(|e| matches!(e, Event::Connected { .. })), 2);
     let used = processor_time(running.pid());
@@ -293,7 +293,7 @@ fn a_frame_that_cannot_be_ends_the_connection_and_nothing_else() {
     std::thread::scope(|scope| {
         for size in 0..8 {
             scope.spawn(move || {
-                // For the second attempt, on a busy machine.
+                // So that the second attempt has enough time on a busy machine.
                 let stage = Stage::with(Duration::from_secs(12));
                 let act = Act::Bytes(vec![0, 0, 0, size]);
                 stage.broker.fault(Fault::new(On::RenewLock, act));

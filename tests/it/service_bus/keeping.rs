@@ -5,7 +5,7 @@ use service_bus_stand_in::{Act, Fault, On};
 
 use super::*;
 
-/// One message, whose command takes this long.
+/// Runs a worker with one message, whose command takes this long.
 fn runs_for(stage: &Stage, seconds: f32) -> Finished {
     stage.put("x");
     stage.once(&[], &format!("sleep {seconds}"))
@@ -64,7 +64,7 @@ fn a_lock_whose_renewal_shows_it_to_be_shorter_is_not_counted_on_any_longer() {
 #[test]
 fn set_lock_time_takes_precedence_over_clocks() {
     let stage = Stage::with(SHORT);
-    // It looks like 15 s.
+    // It looks like a lock of 15 s.
     stage.broker.skew(10_000);
     stage.put("x");
     let done = stage.once(&["--lock-time", "5s"], "sleep 12");
@@ -110,7 +110,7 @@ fn answers_that_come_late_twice_or_out_of_order_cost_no_lock() {
 fn an_answer_that_comes_after_its_time_never_stands_for_the_next_one() {
     let stage = Stage::with(Duration::from_secs(10));
     stage.put("x");
-    // Yes after its limit; then no.
+    // The first is answered with yes after its limit; the second with no.
     let late = Act::Delay(Duration::from_secs(3));
     stage.broker.fault(Fault::new(On::RenewLock, late));
     stage
@@ -157,7 +157,7 @@ fn message_that_arrived_during_a_pause_is_not_run_on_an_old_lock() {
     stage.wait("the message to be delivered", |view| {
         (view.counts(JOBS).locked == 1).then_some(())
     });
-    // Another worker processes it meanwhile.
+    // Its lock ends meanwhile, and another worker processes the message.
     stage.wait("the lock to end", |view| {
         let ended =
             |entry: &service_bus_stand_in::Entry| matches!(entry.event, Event::LockExpired { .. });

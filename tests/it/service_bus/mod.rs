@@ -121,7 +121,6 @@ impl Stage {
         self.events().iter().filter(|event| is(event)).count()
     }
 
-    /// Locks that ended unsettled.
     fn expired(&self) -> usize {
         self.count(|event| matches!(event, Event::LockExpired { .. }))
     }
@@ -149,7 +148,7 @@ impl Stage {
         running
     }
 
-    /// Available messages and dead letters; none is locked.
+    /// Checks the queue: this many available messages, none locked, and this many dead letters.
     #[track_caller]
     fn assert_holds(&self, ready: usize, dead: usize) {
         let counts = self.counts(JOBS);

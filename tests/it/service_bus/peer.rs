@@ -122,7 +122,7 @@ fn microsoft_s_client_sends_and_reads_what_was_dead_lettered() {
     for number in (0..50).filter(|number| matches!(number % 10, 3 | 7)) {
         assert!(numbers.contains(&number), "{number} is not there: {dead}");
     }
-    // As sent.
+    // Each command got what was sent.
     for number in 0..50_u8 {
         let size = [0, 1, 255, 4096, 65_536, 300_000][usize::from(number) % 6];
         let mut sent = vec![number];

@@ -29,7 +29,7 @@ fn neither_key_nor_signature_is_in_any_output_or_given_to_the_command() {
         .arg(&status)
         .env("RUST_LOG", "trace")
         .env("AZURE_LOG_LEVEL", "verbose")
-        // Inherited; the added variables are checked.
+        // The inherited environment contains it; the added variables are checked.
         .shell(
             "env | grep -v ^AZURE_SERVICEBUS_CONNECTION_STRING=; cat $TRAFFICCOP_MESSAGE_DIR/message.json; \
              tr '\\0' ' ' < /proc/$PPID/cmdline; exit $(cat $TRAFFICCOP_MESSAGE_FILE)",

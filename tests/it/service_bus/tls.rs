@@ -39,7 +39,7 @@ fn untrusted_or_misnamed_certificate_is_reported_and_nothing_is_sent() {
     let done = stage.worker().command(["true"]).finish();
     assert_ended(&done, 69, "TLS");
     assert!(done.stderr.contains("--ca-file"), "{}", done.stderr);
-    // Not in the certificate.
+    // The certificate is for localhost and 127.0.0.1.
     let other = stage
         .broker
         .connection_string()
@@ -53,7 +53,7 @@ fn untrusted_or_misnamed_certificate_is_reported_and_nothing_is_sent() {
         .finish();
     assert_ended(&done, 69, "TLS");
     assert_eq!(stage.count(|e| matches!(e, Event::TokenPut { .. })), 0);
-    // A server without TLS.
+    // And to a server without TLS.
     let plain = Stage::one("x");
     let string = plain.broker.connection_string();
     let string = string.replace(";UseDevelopmentEmulator=true", "");

@@ -140,7 +140,7 @@ async fn a_token_is_renewed_before_it_ends() {
     scene.put(b"m");
     let message = scene.take().await;
     scene.until(|view| (puts(view) >= 2).then_some(())).await;
-    // Longer than the first token, and so than its links.
+    // The first token has ended by then; its links would have ended with it.
     tokio::time::sleep(Duration::from_secs(3)).await;
     renew(&message).await.expect("renewed");
     complete(&message).await.expect("completed");

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// The broker's clock is ahead; takes its one message.
+/// Makes a queue whose broker's clock is ahead by this much, and takes its one message.
 async fn skewed(lock: u64, millis: i64, lock_time: Option<u64>) -> (Scene, Message) {
     let scene = Scene::with(settings(lock), |config| {
         config.lock_time = lock_time.map(Duration::from_secs);

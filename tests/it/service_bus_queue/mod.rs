@@ -86,7 +86,7 @@ fn config(port: u16) -> Config {
 }
 
 impl Scene {
-    /// Locks of this many seconds.
+    /// Makes a scene with locks of this many seconds.
     fn locking(lock: u64) -> Scene {
         Scene::with(settings(lock), |_| {})
     }
@@ -113,7 +113,7 @@ impl Scene {
         one(&self.queue).await
     }
 
-    /// The queue is empty for this long.
+    /// Waits for messages in an empty queue for this long.
     async fn wait_in_vain(&self, most: usize, millis: u64) {
         let there = self.queue.prepare(patiently()).await;
         there.expect("the queue is there");

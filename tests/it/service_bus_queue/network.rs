@@ -47,7 +47,7 @@ async fn a_link_that_is_detached_for_being_idle_is_attached_again() {
     // An earlier link's message is settled by its token.
     renew(&held).await.expect("renewed");
     complete(&held).await.expect("completed");
-    // A returned one counts.
+    // And a returned one has to count.
     scene.put(b"back");
     let back = scene.take().await;
     scene

@@ -149,7 +149,7 @@ async fn answers_to_settlements_count_for_those_they_name() {
     let message = scene.take().await;
     scene.fault(On::UpdateDisposition, Act::Duplicate);
     complete(&message).await.expect("completed");
-    // Late, for another request.
+    // A late answer for another request.
     scene.put(b"late");
     scene.put(b"next");
     let (late, next) = (scene.take().await, scene.take().await);
@@ -179,7 +179,7 @@ async fn a_cut_in_a_settlement_costs_nothing_but_time() {
     let message = scene.take().await;
     scene.fault(On::UpdateDisposition, Act::CutAfter);
     assert_doubt(complete(&message).await);
-    // Done, unknown to the worker.
+    // It was done, but the worker does not know.
     assert_doubt(complete(&message).await);
     assert_eq!(scene.counts(), Counts::default());
 }
@@ -194,7 +194,7 @@ async fn a_busy_service_says_when_to_ask_again() {
         panic!("busy is doubt");
     };
     assert_eq!(retry_after, Some(Duration::from_secs(4)));
-    // Not done, so no repetition: the refusal counts.
+    // It was not done, so this is not taken for a repetition: the refusal counts.
     scene.broker.lose_locks(JOBS);
     assert_lost(complete(&message).await);
 }
@@ -207,7 +207,7 @@ async fn every_delivery_that_was_settled_is_forgotten_on_the_link() {
         let message = scene.take().await;
         settle(&message, &how).await.expect("settled");
     }
-    // Complete, abandon and dead-letter find no message.
+    // The dispositions complete, abandon and dead-letter find no message to settle.
     scene
         .until(|view| {
             let refused =

@@ -140,7 +140,7 @@ async fn a_take_that_is_dropped_loses_nothing() {
     let mut dropped = 0;
     for number in 0..60_u8 {
         scene.put(&[number]);
-        // Just before or after the message.
+        // Just before or just after the message came.
         let pause = Duration::from_micros(u64::from(number % 7) * 300);
         tokio::select! {
             biased;

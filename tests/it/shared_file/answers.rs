@@ -64,7 +64,7 @@ fn a_lost_answer_to_a_release_is_made_up_for() {
         two.await_log("standing by: one is in control");
         one.signal(Signal::SIGTERM);
         scene.journal.await_tag(What::Term, "one");
-        // The drain is announced; the next answer is lost.
+        // The version that announces the drain is made; the answer to the next is lost.
         drive.await_renewal(&lock);
         here.switchboard()
             .set(&[Op::Mkdir], None, Fate::Lose(errno), 1);
@@ -91,7 +91,7 @@ fn unreadable_release_is_rewritten() {
     two.await_log("standing by: one is in control");
     one.signal(Signal::SIGTERM);
     scene.journal.await_tag(What::Term, "one");
-    // The drain is announced.
+    // The announcement of the drain is made and written.
     two.await_log("which is stopping");
     here.set(&[Op::Open, Op::Create, Op::Write], Fate::Fail(libc::EIO));
     let_end(&scene, "one");
@@ -197,7 +197,7 @@ fn a_full_disk_that_still_makes_directories_stops_nothing() {
     let full = Fate::Fail(libc::ENOSPC);
     here.set(&[Op::Create, Op::Write], full);
     await_life(&scene, "one", Instant::now(), LEASE * 5 / 2);
-    // Once for the record and once for the hint.
+    // Once for the record and once for the hint, instead of each renewal.
     let told = one.stderr().matches("cannot be written").count();
     assert!((1..=2).contains(&told), "{}", one.stderr());
     here.heal();
@@ -308,7 +308,7 @@ fn instances_that_begin_at_once_on_several_clients_each_get_their_turn_alone() {
 fn a_lock_that_another_instance_has_just_begun_is_used_however_long_the_client_hides_it() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
-    // It hangs before it takes it.
+    // It has begun the lock, and hangs before it takes it.
     let first = format!("{:020}", 1);
     here.switchboard()
         .set(&[Op::Mkdir], Some(&first), Fate::Hang, 1);

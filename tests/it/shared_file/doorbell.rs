@@ -40,7 +40,7 @@ async fn a_program_hears_it_and_rings_too() {
     let run = scene.run().arg("--file").arg(scene.lock()).args(BELL);
     let mut holder = run.journalist("holder", &words).start();
     scene.journal.await_tag(What::Beat, "holder");
-    // Written after the version, without delaying the command.
+    // It is written after the version is made, and does not delay the command.
     let rings_at = || {
         let record = std::fs::read_to_string(scene.lock()).ok()?;
         let record: serde_json::Value = serde_json::from_str(record.lines().nth(1)?).ok()?;
@@ -81,7 +81,7 @@ fn doorbell_of_a_stopped_holder_delays_no_take_over() {
     let one = instance(&scene, &here.path("lock"), "one", &bell, &[]);
     scene.journal.await_tag(What::Beat, "one");
     drive.await_renewal("lock");
-    // Early between two renewals.
+    // It hears the bell early between two renewals.
     let two = instance(&scene, &there.path("lock"), "two", &bell, &[]);
     two.await_log("hears the holder's doorbell");
     drive.await_renewal("lock");

@@ -144,7 +144,7 @@ fn a_command_is_started_again_while_control_is_kept() {
         },
         || one.stderr(),
     );
-    // Perhaps between two runs.
+    // Its command may be between two runs.
     one.signal(Signal::SIGTERM);
     let _ = one.finish();
     let tenures = scene.journal.tenures();

@@ -16,7 +16,7 @@ fn shared_drive_of_an_unknown_kind_is_refused_without_the_promise() {
     assert_ended(&refused, 69, "fuse.blobfuse2");
     assert!(refused.stderr.contains(PROMISE), "{}", refused.stderr);
     assert!(!lock.exists(), "it made the lock");
-    // `--shared` says nothing about the drive.
+    // `--shared` decides how the lock is kept, and says nothing about the drive.
     let shared = run(&scene, &lock, "one", &["--shared"]).command(["true"]);
     assert_ended(&shared.finish(), 69, PROMISE);
     let elect = scene.verb("elect").arg("--file").arg(&lock);

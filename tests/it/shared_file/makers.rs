@@ -44,7 +44,7 @@ fn a_holder_that_dies_with_its_machine_is_followed_within_a_lease_and_a_poll() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
-/// The holder's tree ignores TERM.
+/// Starts a holder whose tree ignores TERM, and a standby.
 fn deaf_and_standby(scene: &Scene, here: &View, there: &View) -> (Instance, Instance) {
     let one = instance(scene, &here.path("lock"), "one", &[], &DEAF);
     scene.journal.await_tag(What::Beat, "one/daemon");
@@ -69,8 +69,8 @@ fn the_guardian_gives_back_what_a_dead_supervisor_had() {
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
-/// The next command starts well before a lease is over, and before a version without a record may
-/// be followed.
+/// Checks that the next command starts well before a lease is over, and before a version without a
+/// record may be followed.
 fn assert_costs_no_lease(scene: &Scene, two: Instance, killed: Instant) {
     let first = scene.journal.await_tag(What::Start, "two");
     assert!(
@@ -99,7 +99,7 @@ fn a_supervisor_killed_while_it_confirms_its_take_over_costs_no_lease() {
         scene.journal.await_tag(What::Beat, "before");
         let one = instance(&scene, &here.path(&lock), "one", standby, &[]);
         one.await_log("standing by: before is in control");
-        // The entry in the previous version; its own exists.
+        // The entry that it makes in the previous version; its own version exists by then.
         here.switchboard()
             .set(&[Op::Mkdir], Some("next"), Fate::Hang, 1);
         terminate(before);
@@ -171,7 +171,7 @@ fn the_guardian_asks_again_where_the_drive_failed_for_a_moment() {
     let renewed = Instant::now();
     one.signal(Signal::SIGKILL);
     assert_eq!(one.wait(), KILL);
-    // The guardian's, once its tree is dead.
+    // The guardian makes the next version, once its tree, which ignores TERM, is dead.
     let lost = Fate::Lose(nix::libc::EIO);
     here.switchboard().set(&[Op::Mkdir], None, lost, 1);
     let first = scene.journal.await_tag(What::Start, "two");

@@ -48,7 +48,7 @@ fn run<'a>(scene: &'a Scene, lock: &Path, name: &str, options: &[&str]) -> Run<'
         .args(options)
 }
 
-/// The command writes into the journal until `NAME.done` appears.
+/// Starts an instance whose command writes into the journal until the file `NAME.done` appears.
 fn instance(
     scene: &Scene,
     lock: &Path,
@@ -72,7 +72,7 @@ fn nanos(span: Duration) -> u64 {
     u64::try_from(span.as_nanos()).unwrap()
 }
 
-/// The command has lived that long after this, without a stop signal.
+/// Waits until this command has lived for this long after this moment, without a stop signal.
 fn await_life(scene: &Scene, tag: &str, since: Instant, span: Duration) {
     let until = since.as_nanos() + nanos(span);
     let what = format!("that {tag} lives {span:?} later");
@@ -85,7 +85,7 @@ fn await_life(scene: &Scene, tag: &str, since: Instant, span: Duration) {
 /// Kills both processes of an instance, as the death of its machine does.
 fn kill_both(mut one: Instance) {
     let guardian = one.guardian();
-    // It would end by itself after its guardian.
+    // Frozen first, or it would end by itself when its guardian is dead.
     one.freeze();
     for pid in [guardian, one.pid()] {
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), Signal::SIGKILL);
@@ -93,7 +93,7 @@ fn kill_both(mut one: Instance) {
     assert_eq!(one.wait(), KILL);
 }
 
-/// Checks that it ends; returns its log.
+/// Asks it to end, and checks that it does; returns its log.
 fn terminate(mut one: Instance) -> String {
     one.signal(Signal::SIGTERM);
     assert_eq!(one.wait(), TERM, "{}", one.stderr());

@@ -28,7 +28,7 @@ fn a_check_that_cannot_be_killed_costs_control_and_the_lock_is_left_to_run_out()
     two.await_log("standing by: one is in control");
     there.set(&[], Fate::Stick);
     one.await_log("a process of the --health command cannot be killed");
-    // No other check starts meanwhile, nor counts as answered.
+    // No other check starts meanwhile, and one that does not start does not count as answered.
     one.await_log("hung: --health failed 3 times in a row; the last time it took too long");
     assert_eq!(there.switchboard().caught(), 1);
     assert_eq!(one.wait(), Ended::Code(71), "{}", one.stderr());
@@ -39,7 +39,7 @@ fn a_check_that_cannot_be_killed_costs_control_and_the_lock_is_left_to_run_out()
     );
     let first = scene.journal.await_tag(What::Start, "two");
     assert!(first.at > last_before(&scene, "one", u64::MAX).at);
-    // The standby waited for a lease.
+    // Not released: the standby waited for a lease.
     assert_eq!(first.token, drive.greatest("lock"), "{}", two.stderr());
     there.heal();
     terminate(two);

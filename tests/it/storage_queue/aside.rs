@@ -65,7 +65,7 @@ async fn message_that_may_not_be_dead_lettered_stays_in_its_queue() {
         );
         assert_eq!(scene.asked(Call::DeleteMessage), 0);
         assert_eq!(scene.mailbox.count(), 1);
-        // It still has its lock.
+        // It still has its lock, and can be released.
         let settled = message.lock.settle(&Settlement::Release, later()).await;
         settled.expect("released");
         assert_eq!(scene.mailbox.visible().len(), 1);

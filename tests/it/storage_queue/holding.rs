@@ -243,7 +243,7 @@ async fn a_renewal_whose_answer_was_lost_loses_the_message_but_not_before_its_co
         begin + lock <= until && until <= confirmed + lock,
         "from the last renewal that was answered: {begin:?} {until:?} {confirmed:?}"
     );
-    // Answered the same without a request.
+    // Repeated, it answers the same without a request.
     let asked = scene.asked(Call::Update);
     assert_eq!(is_lost(message.lock.renew(later()).await), Some(until));
     assert_eq!(scene.asked(Call::Update), asked);

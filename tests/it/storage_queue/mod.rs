@@ -57,7 +57,7 @@ impl Scene {
         Scene::on(mailbox, seconds)
     }
 
-    /// The message expires after `life` seconds; locks have `seconds`.
+    /// Makes a scene whose message expires after `life` seconds, with locks of `seconds`.
     fn expiring(life: u32, seconds: u64) -> Scene {
         let mailbox = Mailbox::fresh();
         mailbox.put_for(life, "x");

@@ -33,7 +33,7 @@ async fn released_message_returns_at_once_and_retried_one_after_its_delay() {
         .await;
     settled.expect("put back");
     assert_eq!(scene.mailbox.await_take(60).count, 3);
-    // Not sooner than requested: two, in whole seconds.
+    // Never sooner than requested: in whole seconds, that is two.
     assert!(Instant::now().since(begin) >= Duration::from_millis(1900));
 }
 
@@ -176,7 +176,7 @@ async fn a_refusal_that_an_unanswered_renewal_explains_does_not_confirm_a_settle
         // Done: the receipt is invalid, unknown to the worker.
         scene.proxy.next(Call::Update, Fate::LoseReply);
         is_transient(message.lock.renew(later()).await);
-        // Refused, with a lost answer.
+        // Refused, but that answer is lost, too.
         scene.proxy.next(call, Fate::LoseReply);
         is_transient(message.lock.settle(&settlement, later()).await);
         let said = message.lock.settle(&settlement, later()).await;
@@ -192,7 +192,7 @@ async fn a_renewal_that_was_answered_ends_the_doubt_about_a_settlement_before_it
     let message = scene.take().await;
     scene.proxy.next(Call::DeleteMessage, Fate::Swallow);
     is_transient(message.lock.settle(&Settlement::Complete, soon()).await);
-    // Not deleted, and later requests have an invalid receipt.
+    // So it was not deleted, and requests on their way have an invalid receipt.
     message.lock.renew(later()).await.expect("renewed");
     // Deleted by another worker, not completed by this one.
     scene.mailbox.clear();

@@ -13,7 +13,6 @@ use crate::support::scene::Scene;
 
 const ENDPOINT: &str = "TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT";
 
-/// Runs on this metadata service's machine.
 fn guest<'a>(scene: &'a Scene, metadata: &Metadata, name: &str) -> Run<'a> {
     scene
         .run_on_file()
@@ -36,7 +35,7 @@ fn go(scene: &Scene, name: &str) -> PathBuf {
 fn a_notice_hands_control_over_before_it_is_approved_and_stays_out_until_it_is_gone() {
     let scene = Scene::new();
     let metadata = Metadata::of("web-1");
-    // Reports its slow end.
+    // It takes a while to end, and reports when it has.
     let over = scene.path("over");
     let slow = format!(
         "trap 'sleep 0.5; : > {}; exit 0' TERM; {}",
@@ -146,7 +145,7 @@ fn failing_metadata_service_stops_no_command() {
             instance.stderr()
         );
     }
-    // As without a metadata service.
+    // Without a metadata service the result is the same.
     let scene = Scene::new();
     let finished = scene
         .run_on_file()
@@ -204,7 +203,7 @@ fn a_machine_is_known_by_what_was_typed_by_the_metadata_or_by_its_own_name() {
         if let Some(name) = typed {
             run = run.args(["--vm-name", name]);
         }
-        // Known before the first attempt, it prevents that.
+        // An announcement before the first attempt keeps it from competing.
         let finished = run.command(["true"]).finish();
         assert_eq!(finished.ended, Ended::Code(9), "{}", finished.stderr);
         assert!(

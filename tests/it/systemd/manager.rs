@@ -45,12 +45,12 @@ impl Manager {
         said.iter().filter(|line| line.starts_with(begin)).count()
     }
 
-    /// Returns the line's number.
+    /// Waits until a line contains this; returns its number.
     pub(crate) fn await_line(&self, words: &str) -> usize {
         self.await_times(words, 1)
     }
 
-    /// Returns the last one's number.
+    /// Waits until this many lines contain this; returns the number of the last.
     pub(crate) fn await_times(&self, words: &str, times: usize) -> usize {
         await_for(
             &format!("\"{words}\" to be sent to the service manager"),

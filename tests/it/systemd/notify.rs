@@ -50,7 +50,7 @@ fn standby_is_ready_and_its_status_is_the_logs() {
         assert_eq!(manager.count("READY=1"), 1, "{:#?}", manager.said());
         assert_eq!(manager.count("STOPPING=1"), 1, "{:#?}", manager.said());
         assert_eq!(manager.count("MAINPID"), 0);
-        // None is set.
+        // No watchdog is set, so none is fed.
         assert_eq!(manager.count("WATCHDOG"), 0);
     }
 }
@@ -303,7 +303,7 @@ fn a_stop_is_told_once_and_asks_for_time_as_long_as_the_drain_takes() {
     let stops = manager.await_line("STOPPING=1");
     let status = manager.await_line("STATUS=stopping the command: SIGTERM received");
     assert!(stops <= status);
-    // systemd's extension expires.
+    // More than once: systemd's extension expires.
     manager.await_times("EXTEND_TIMEOUT_USEC=20000000", 2);
     instance.assert_running();
     let_go_on(&scene, "job");

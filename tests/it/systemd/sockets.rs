@@ -7,7 +7,7 @@ use crate::support::processes::MARK;
 use crate::support::programs;
 use crate::support::scene::Scene;
 
-/// Stand-ins for two sockets.
+/// Descriptors 3 and 4, which stand in for two sockets.
 const ACTIVATED: &str =
     "LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=web:admin LISTEN_PIDFDID=77 exec \"$@\" 3<$0 4<$0";
 /// Such descriptors with another process's pid.

@@ -81,7 +81,7 @@ fn worker_is_ready_when_it_takes_messages_and_reports_their_number() {
     manager.await_line("STATUS=a stop was requested by SIGTERM");
     assert_eq!(manager.count("READY=1"), 1);
     assert_eq!(manager.count("STOPPING=1"), 1);
-    // None is set.
+    // No watchdog is set, so none is fed.
     assert_eq!(manager.count("WATCHDOG"), 0);
 }
 
@@ -157,7 +157,7 @@ fn each_command_has_a_socket_of_ours_and_is_quoted_under_its_message_until_it_en
     );
 }
 
-/// Several watchdog periods.
+/// Time without a feed that counts as "not fed": several watchdog periods.
 const LONG: Duration = Duration::from_secs(1);
 
 #[test]
@@ -230,7 +230,7 @@ fn a_stop_is_told_once_and_asks_for_time_as_long_as_messages_are_finished() {
     let stops = manager.await_line("STOPPING=1");
     let status = manager.await_line("STATUS=taking no more messages, finishing 1 message");
     assert!(stops <= status);
-    // systemd's extension expires.
+    // More than once: systemd's extension expires.
     manager.await_times("EXTEND_TIMEOUT_USEC=20000000", 3);
     instance.assert_running();
     let_go_on(&scene, "a");

@@ -48,7 +48,7 @@ fn a_command_that_ends_takes_no_terminal_from_the_shell_that_took_it_back() {
     session.sees("status-143");
 }
 
-/// Writes the shell's pid into a file, atomically.
+/// Returns shell code that writes the shell's pid into a file, atomically.
 fn noted(file: &Path) -> String {
     let file = file.display();
     format!("echo $$ > {file}.new; mv {file}.new {file}")

@@ -9,13 +9,13 @@ use super::{Session, pid_in};
 /// A script and what follows it; the command is `$JOB`.
 struct Row {
     name: &'static str,
-    /// `RUN` becomes `trafficcop run`.
+    /// Script, in which `RUN` is replaced by `trafficcop run`.
     script: &'static str,
     job: &'static str,
     keys: &'static str,
     /// Status of the script, as a shell shows it.
     status: i32,
-    /// bash ignores SIGQUIT itself and continues.
+    /// Whether the row is for bash, which ignores SIGQUIT itself and continues.
     is_for_bash: bool,
 }
 
@@ -74,7 +74,7 @@ const ROWS: &[Row] = &[
     },
 ];
 
-/// Writes the shell's pid into a file, atomically.
+/// Returns shell code that writes the shell's pid into this file, atomically.
 fn note(file: &Path) -> String {
     format!("echo $$ >{0}.new; mv {0}.new {0}", file.display())
 }
@@ -181,7 +181,6 @@ fn stop_of_the_terminal_stops_a_command_that_catches_it() {
     let _ = run.wait();
 }
 
-/// State of a process in /proc.
 fn state(pid: i32) -> char {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(Path::new(&path)).unwrap_or_default();

@@ -16,7 +16,7 @@ use crate::support::scene::Scene;
 
 const ID: &str = "11111111-2222-3333-4444-555555555555";
 
-/// Leased by a foreign client.
+/// Makes a blob with the lease of a foreign client.
 fn leased(name: &str) -> Blob {
     let blob = Blob::named(name);
     blob.create(&[("trafficcop_token", "5"), ("trafficcop_holder", "web5-17")]);
@@ -83,7 +83,7 @@ fn a_break_says_what_it_does_and_does_it() {
         (&status["state"], &status["held"]),
         (&"breaking".into(), &true.into())
     );
-    // Shorter by a second break.
+    // A second break can make it shorter.
     said(
         &end(&soon.name, &["--period", "0"]),
         0,

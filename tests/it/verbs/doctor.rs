@@ -12,7 +12,7 @@ use crate::support::instance::{Ended, Finished, Run, assert_ended};
 use crate::support::proxy::{Call, Fate, Mode, Proxy};
 use crate::support::scene::Scene;
 
-/// Verdict and text of a check; `none` if it was not made.
+/// Returns the verdict of one check, and its text; `none` if it was not made.
 fn of(told: &Value, check: &str) -> (String, String) {
     let checks = told["checks"].as_array().expect("checks");
     let found = checks.iter().find(|known| known["check"] == check);
@@ -26,7 +26,7 @@ fn of(told: &Value, check: &str) -> (String, String) {
     }
 }
 
-/// The exit status follows from the worst verdict.
+/// Runs it, and expects these verdicts; the exit status follows from the worst.
 fn examined(run: Run<'_>, wanted: &[(&str, &str)]) -> Value {
     let finished = run.arg("--json").finish();
     no_secret(&finished);
@@ -204,7 +204,7 @@ fn a_sas_that_may_not_delete_says_what_it_left_behind() {
         .find(|name| name.contains(".trafficcop-doctor-"))
         .expect("the probe");
     assert!(of(&told, "delete").1.contains(left.as_str()), "{told:#}");
-    // No lock.
+    // It is no lock.
     let list = Place::blob("doctor-sas-d").verb(&scene, "list").finish();
     assert!(!list.stdout.contains("doctor-"), "{list:?}");
 }

@@ -16,7 +16,8 @@ use crate::support::scene::Scene;
 // A process may start more than a second late on a busy machine.
 const PATIENT: [&str; 4] = ["--health-every", "3s", "--health-timeout", "3s"];
 
-/// The command ignores SIGTERM. Its check fails once `sick` exists, and adds a line to `asked`.
+/// Starts a holder whose command ignores SIGTERM. Its health check fails once a file `sick` exists;
+/// each check adds a line to `asked`.
 fn asked(scene: &Scene, place: &Place, failures: &str) -> Instance {
     let script = format!(
         "echo >> {}; test ! -e {} || exit 3",
@@ -78,7 +79,7 @@ fn await_health(scene: &Scene, place: &Place, health: &Value) -> Value {
     )
 }
 
-/// Well, failing, well, failing, hung; then free, without health.
+/// Well, failing, well again, failing, hung; then free, without health.
 fn as_status_tells_it(scene: &Scene, place: &Place) {
     let mut holder = asked(scene, place, "1000");
     await_asked(scene, 2);

@@ -14,7 +14,7 @@ use crate::support::programs::trafficcop;
 use crate::support::proxy::{Call, Mode, Proxy};
 use crate::support::scene::Scene;
 
-/// Free, held, draining, free.
+/// Free, held, draining, free again.
 fn a_tenure_as_status_tells_it(scene: &Scene, place: &Place) {
     let before = place.status(scene);
     assert_eq!(
@@ -156,7 +156,7 @@ fn unreadable_lock_is_an_error_and_not_free() {
         69,
         &["no container", "looking-nowhere-else"],
     );
-    // The error names the letter that the SAS lacks.
+    // For a SAS without the right to list, the error names the missing letter.
     let url = format!(
         "http://127.0.0.1:{}/devstoreaccount1/looking-denied",
         azurite().port

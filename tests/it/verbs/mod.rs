@@ -18,7 +18,7 @@ use serde_json::Value;
 
 const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 
-/// A lock's, in JSON.
+/// Fields of a lock in JSON.
 const FIELDS: [&str; 15] = [
     "command",
     "health",
@@ -37,7 +37,6 @@ const FIELDS: [&str; 15] = [
     "token",
 ];
 
-/// A lock's arguments and environment.
 #[derive(Clone)]
 struct Place {
     args: Vec<String>,
@@ -82,7 +81,7 @@ impl Place {
         instance
     }
 
-    /// The command ignores SIGTERM by now.
+    /// Starts a holder whose command ignores SIGTERM by now.
     fn hold_stubbornly(&self, scene: &Scene) -> Instance {
         let deaf = scene.path("deaf");
         let script = format!(
@@ -126,7 +125,7 @@ fn assert_whole(lock: &Value) {
     assert!(fields.eq(FIELDS), "{lock}");
 }
 
-/// These words on stdout, and no secret.
+/// Checks for this status, these words on stdout, and no secret.
 fn said(finished: &Finished, status: i32, words: &[&str]) {
     assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
     for word in words {
@@ -138,7 +137,7 @@ fn said(finished: &Finished, status: i32, words: &[&str]) {
     no_secret(finished);
 }
 
-/// One line on stderr with these words.
+/// Checks for a refusal with this status in one line on stderr with these words.
 fn refused(finished: &Finished, status: i32, words: &[&str]) {
     assert_eq!(finished.ended, Ended::Code(status), "{finished:?}");
     let lines: Vec<&str> = finished.stderr.lines().collect();

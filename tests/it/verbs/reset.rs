@@ -18,7 +18,7 @@ use crate::support::scene::Scene;
 
 const DONE: Ended = Ended::Code(0);
 
-/// Returns whether the task's command ran.
+/// Runs a task as `by`, unless it was done already; returns whether its command ran.
 fn runs(scene: &Scene, place: &Place, key: &str, by: &str) -> bool {
     let run = place.verb(scene, "run").args(["--once-key", key]);
     let run = run.args(["--identity", by]).shell("echo it-ran").finish();
@@ -218,7 +218,7 @@ fn forced_reset_of_a_blob_stops_its_holder_first() {
     let reset = place.verb(&scene, "reset");
     let reset = reset.args(["-y", "--force", "--once-key", "v7"]).finish();
     said(&reset, 0, &["BROKEN", "forgotten\n"]);
-    // The holder's lease until then.
+    // It was the holder's lease until then.
     scene.assert_no_tree();
     assert_eq!(holder.wait(), Ended::Code(70), "{}", holder.stderr());
     assert_eq!(keys(&scene, &place), Vec::<String>::new());
@@ -339,7 +339,7 @@ fn reset_writes_under_its_own_lease() {
         "{ids:?}"
     );
     assert_eq!(blob.lease_state(), "available");
-    // It releases after a refusal, too.
+    // After a refusal in the middle it releases the lease, too.
     assert!(runs(&scene, &place, "v7", "web1"));
     let refusal = crate::support::proxy::Fate::Refuse(403, "AuthorizationPermissionMismatch");
     proxy.next(SetMetadata, refusal);

@@ -162,7 +162,7 @@ impl Kind {
 
     fn everything(mut self) {
         let (status, events) = (self.scene.path("status.json"), self.scene.path("events"));
-        // Hooks have the command's environment.
+        // The hooks have the command's environment: their output is judged with its.
         let mut holder = Self::verb(&self.scene, &self.env, "run")
             .args(["--identity", "web1", "--lease", "30s", "--log", "json"])
             .args([
@@ -249,7 +249,7 @@ impl Kind {
 
     fn judge(&self) {
         let whole: String = self.haystack.iter().map(|(_, text)| &**text).collect();
-        // The level was the highest to the end.
+        // The log level was the highest, through the trouble, and to the end.
         for words in [
             "renewed: good for",
             "\"level\":\"debug\"",
@@ -264,7 +264,7 @@ impl Kind {
                 "AccountKey=",
                 "sig=",
             ]) {
-                // Hooks print what the test passed.
+                // Hooks print their environment, which has what the test passed.
                 let lines = text.lines().filter(|line| {
                     !self
                         .env

@@ -60,7 +60,7 @@ fn slots_are_found_under_their_name() {
 #[test]
 fn sas_without_list_shows_the_lock_and_warns_about_slots() {
     let scene = Scene::new();
-    // Without the lock.
+    // The container exists, but not the lock.
     Blob::named("slots-unlisted/another").create(&[]);
     let (one, other) = ("slots-unlisted/one", "slots-unlisted/other");
     let told = |text: &str| {
@@ -94,7 +94,7 @@ fn sas_without_list_shows_the_lock_and_warns_about_slots() {
         sees("free, no lock yet");
         let run = verb("run").shell("true").finish();
         said(&run, 0, &[]);
-        // After more than one look.
+        // It has looked more than once by then.
         sees("token 1");
         assert_eq!(told(&watch.stderr()), 1, "{}", watch.stderr());
         refused(&verb("list").finish(), 77, &["cannot list"]);

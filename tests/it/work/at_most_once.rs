@@ -16,7 +16,7 @@ use trafficcop::Instant;
 
 const FLAG: &str = "--at-most-once";
 
-/// The command leaves a file.
+/// Runs a worker for one message through this proxy; its command leaves a file.
 fn once_by(scene: &Scene, mailbox: &Mailbox, proxy: &Proxy, more: &[&str]) -> Finished {
     worker_at(scene, mailbox, proxy.port)
         .args([FLAG, "--lock-time", "2s"])
@@ -26,7 +26,6 @@ fn once_by(scene: &Scene, mailbox: &Mailbox, proxy: &Proxy, more: &[&str]) -> Fi
         .finish()
 }
 
-/// Starts of [`once_by`]'s command.
 fn starts(scene: &Scene) -> usize {
     let ran = std::fs::read_to_string(scene.path("ran"));
     ran.map_or(0, |text| text.lines().count())
@@ -159,7 +158,7 @@ fn message_that_another_worker_was_given_first_starts_no_command() {
     let asked = |seen: &Seen| seen.call == Call::DeleteMessage;
     let sent = || proxy.log().iter().any(asked).then_some(());
     await_for("a request to delete it", sent, || first.stderr());
-    // While the first worker waits for the answer.
+    // The lock ends while the first worker waits for the answer.
     mailbox.await_take(600);
     first.await_log("NotSettled");
     first.signal(Signal::SIGTERM);

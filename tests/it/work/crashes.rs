@@ -7,7 +7,7 @@ use super::*;
 use crate::support::journal::What;
 use trafficcop::Instant;
 
-/// The attempt is its token.
+/// Returns a journalist whose token is the attempt.
 pub(super) fn journalist(scene: &Scene, tag: &str, options: &[&str]) -> Vec<std::ffi::OsString> {
     let wrapper =
         "TRAFFICCOP_TOKEN=$TRAFFICCOP_MESSAGE_ATTEMPT TRAFFICCOP_HOLDER=worker exec \"$@\"";

@@ -84,7 +84,7 @@ impl Stand for OnStorage {
         }
     }
 
-    /// Each trouble ends by itself.
+    /// Does nothing: each trouble ends by itself.
     fn calm(&self) {}
 }
 

@@ -236,7 +236,7 @@ fn with_too_few_descriptors_a_command_is_not_started_rather_than_with_less_than_
             panic!("{limit}: {:?}\n{}", done.ended, done.stderr);
         };
         match code {
-            // It had everything.
+            // The command's own end: it had everything.
             9 => {
                 assert_eq!(done.stdout, "a whole body", "{limit}: {}", done.stderr);
                 handed += 1;
@@ -270,7 +270,7 @@ fn a_message_that_its_guardian_cannot_receive_is_given_back_and_nothing_runs_wit
     let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
     let run = worker(&scene, &mailbox).args(["--retry-delay", "1s"]);
     let working = run.shell("cat; echo .").start();
-    // Its guardian's setup needs descriptors.
+    // By then its guardian is set up, which needs descriptors.
     working.await_log("takes messages from");
     let guardian = working.guardian();
     allow_descriptors(guardian, 0);

@@ -6,7 +6,7 @@ use std::os::unix::fs::PermissionsExt as _;
 use super::*;
 use crate::support::proxy::{Call, Fate, Mode, Proxy};
 
-/// Refused without a request to the queue.
+/// Checks for this status and these words, without a request to the queue.
 #[track_caller]
 fn never_asked(queue: &str, more: &[&str], command: &[&str], code: i32, words: &str) {
     let scene = Scene::new();
@@ -98,7 +98,7 @@ fn unusable_body_is_dead_lettered_with_its_reason() {
         assert_eq!(poisoned(&mailbox).text, text);
         assert!(!scene.path("never").exists());
     }
-    // It just fits.
+    // A body that just fits is passed on.
     let (scene, mailbox) = with("0123456789");
     let done = once(&scene, &mailbox, &["--max-body", "10"], "cat");
     assert_ended(&done, 0, "completed");
@@ -167,7 +167,7 @@ fn a_queue_that_stops_answering_is_not_an_empty_one() {
         proxy.next(Call::Take, Fate::Answer(503, "text/plain", "busy"));
     }
     running.await_log("retrying");
-    // Taken as soon as the queue answers again.
+    // Another message arrives meanwhile; it is taken as soon as the queue answers again.
     mailbox.put("y");
     let done = running.finish();
     assert_ended(&done, 0, "the queue answers again");

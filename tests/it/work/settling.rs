@@ -375,7 +375,6 @@ fn a_command_that_ends_while_its_lock_is_being_renewed_is_completed() {
     assert_eq!(mailbox.count(), 0, "its receipt was in the answer");
 }
 
-/// The command exits 0 at last, but its time was over.
 #[test]
 fn timeout_during_a_pause_of_its_worker_is_a_failure() {
     let (scene, mailbox) = with("x");

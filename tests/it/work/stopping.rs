@@ -77,6 +77,6 @@ fn the_second_signal_does_not_wait_for_a_queue_that_does_not_settle() {
     crate::support::await_for("a settlement", begun, || running.stderr());
     let done = stopped_twice_by(Signal::SIGTERM, running);
     assert!(done.stderr.contains("unconfirmed"), "{}", done.stderr);
-    // Twice as many in a settlement's minute.
+    // There would be twice as many in the minute that a settlement gets.
     assert!(asked() <= 8, "{}", asked());
 }

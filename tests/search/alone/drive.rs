@@ -89,7 +89,7 @@ impl Drive {
             .get(usize::try_from(version).ok()?.checked_sub(1)?)
     }
 
-    /// A version's claim, if its record is readable.
+    /// Returns a version's claim, if its record is readable.
     fn claim(&self, version: Version, now: Instant) -> Option<Claim> {
         let made = self.at(version).filter(|made| now >= made.readable_at);
         made.map(|made| made.claim)
@@ -295,7 +295,7 @@ impl World {
             .filter(|(_, until)| now < *until && !rests)
         {
             version = shown;
-            // No longer needed.
+            // They are not needed any more.
             if self.rng.u8(0..4) == 0 {
                 let drive = self.drive();
                 drive.kept = drive.kept.max((shown + 2).min(drive.greatest()));

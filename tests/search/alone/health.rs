@@ -223,7 +223,6 @@ pub(super) fn health(rng: &mut Rng) -> HealthRules {
     }
 }
 
-/// Draws a watchdog message, and the silence after it.
 pub(super) fn word(rng: &mut Rng, period: Duration) -> (WatchdogWord, Duration) {
     let word = match rng.u8(0..40) {
         0 => WatchdogWord::Trigger,

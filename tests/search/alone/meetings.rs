@@ -122,8 +122,8 @@ fn only(plan: &mut Plan, way: Duration, acts: Vec<Act>) {
     plan.acts = acts;
 }
 
-/// A holder's bell rings until it is not listened to; the holder is still there when it is listened
-/// to again.
+/// A holder's bell rings again and again until it is not listened to; the holder is still there
+/// when it is listened to again.
 fn rings_too_often(rng: &mut Rng, plan: &mut Plan) {
     if plan.rules.poll.is_none() || plan.rules.once.is_some() || plan.drive.is_some() {
         return;
@@ -175,8 +175,8 @@ fn late(rng: &mut Rng, budget: &Budget) -> Option<(Duration, Duration)> {
     (room > secs(5)).then_some((long, term))
 }
 
-/// A guardian dies while its supervisor is stopped with a late grant unconfirmed, until the lease
-/// is over.
+/// A guardian dies while its supervisor is stopped, before that has confirmed a late grant, until
+/// the lease is over.
 fn guardian_dies_while_unconfirmed(rng: &mut Rng, plan: &mut Plan, budget: &Budget) {
     let Some((long, term)) = late(rng, budget).filter(|_| plan.drive.is_none()) else {
         return;
@@ -227,8 +227,8 @@ fn stop_before_it_is_not_started(rng: &mut Rng, plan: &mut Plan) {
     (plan.habit.not_started, plan.habit.hook_failed) = (100, 0);
 }
 
-/// The report of the command's end is late: meanwhile the lease is confirmed, taken by another, and
-/// released.
+/// The guardian's report of the command's end is late: meanwhile the lease is confirmed, taken by
+/// another, and then released.
 fn taken_before_its_end_is_heard(rng: &mut Rng, plan: &mut Plan, budget: &Budget) {
     let renewal = budget.renew_every;
     if plan.rules.once.is_some() || plan.drive.is_some() || renewal < secs(1) {
@@ -249,7 +249,8 @@ fn taken_before_its_end_is_heard(rng: &mut Rng, plan: &mut Plan, budget: &Budget
     (habit.daemon, habit.silent) = (0, 0);
 }
 
-/// An own version without a readable record, met about the end of its lease (shared drive).
+/// On a shared drive: an own version without a readable record is met just about the end of its
+/// lease.
 fn unread_at_the_end(rng: &mut Rng, plan: &mut Plan, budget: &Budget) {
     let Some(drive) = plan.drive.as_mut().filter(|drive| drive.cron.is_none()) else {
         return;

@@ -376,7 +376,7 @@ impl Plan {
         if condition.is_some() && more.u8(0..6) == 0 {
             rules.wait = Some(ms(more.u64(1..3000)));
         }
-        // Rare meetings.
+        // Rare meetings: the answer to a renewal, the end of a command, a loss, a pause.
         let mut ticks_first = rng.u8(0..3) > 0;
         let way = ms(one(rng, &[0, 1, 10, 100]));
         let mut lives = maybe(rng, 60, |rng| {

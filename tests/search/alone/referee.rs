@@ -67,7 +67,6 @@ struct Held {
     in_a_row: u32,
 }
 
-/// Reason for which a command must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     Exited,

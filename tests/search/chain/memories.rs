@@ -46,7 +46,6 @@ pub(crate) fn nonce(process: u8, number: u8) -> u128 {
 }
 
 impl Memories {
-    /// Makes an empty collection; its memories make this mistake.
     pub(crate) fn new(mistake: Option<Mistake>) -> Memories {
         Memories {
             all: Vec::new(),
@@ -56,8 +55,8 @@ impl Memories {
         }
     }
 
-    /// The lease in a record: an operator's has the broken holder's, and a free lock's does not
-    /// matter.
+    /// Returns the lease in a record: an operator's has the broken holder's, and a free lock's does
+    /// not matter.
     fn lease(process: u8) -> Duration {
         TICK * u32::from(LEASES.get(usize::from(process)).copied().unwrap_or(3))
     }

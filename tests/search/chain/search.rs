@@ -42,7 +42,6 @@ struct Search {
     reached: Vec<State>,
 }
 
-/// Searches to the bound, or to the first overlap.
 pub(crate) fn search(bound: Bound, mistake: Option<Mistake>) -> Found {
     let mut search = Search {
         bound,
@@ -79,7 +78,8 @@ impl Space for Search {
         state.key()
     }
 
-    /// Two commands with unbroken leases overlap, or a holder continued from another's version.
+    /// Whether two commands with unbroken leases overlap, or a holder continued from another's
+    /// version.
     fn is_bad(&self, state: &State) -> bool {
         let lives = |process: &Process| process.run != Run::Idle && !process.broken;
         state.processes.iter().all(lives) || state.strayed

@@ -100,7 +100,6 @@ pub(crate) struct State {
 }
 
 impl State {
-    /// Clears what has no effect any more.
     pub(crate) fn tidied(mut self) -> State {
         for process in &mut self.processes {
             if process.run == Run::Idle {

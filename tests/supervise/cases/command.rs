@@ -187,7 +187,7 @@ pub(super) fn a_stopped_command_is_told_of_and_resumed(who: Who) {
     proc::wait_for("the command to go on", || {
         matches!(proc::stat(main), Some(('S' | 'R', _))).then_some(())
     });
-    // When it is to end.
+    // A stopped command is continued when it is to end.
     scene.say(&format!("signal {}", libc::SIGTSTP));
     scene.expect("Stopped");
     scene.say(&format!("drain 15 {}", word(Instant::FOREVER)));

@@ -200,7 +200,7 @@ pub(super) fn a_tree_that_may_not_be_signalled_keeps_the_supervisor_of_a_dead_gu
     assert!(lock_is_free());
 }
 
-/// No room for the lock's descriptor, or a message's.
+/// The guardian has no room for a descriptor that it gets: the lock's, or a message's.
 pub(super) fn without_what_is_to_be_kept_open_nothing_is_started(who: Who) {
     let mut scene = Scene::acting(who, &["deaf", "@/journal"]);
     let lock = scene.path("lock");

@@ -20,7 +20,7 @@ pub(super) fn the_guardian_survives_the_death_of_the_supervisors_group(who: Who)
     scene.assert_testament();
 }
 
-/// The lock ends with the supervisor, and the command this much later.
+/// Makes a scene in which the lock ends with the supervisor, and the command this much later.
 fn without_its_lock(who: Who, millis: &'static str) -> Scene {
     let props = Props {
         env: vec![("ORPHAN_GRACE", millis)],
@@ -41,7 +41,7 @@ pub(super) fn a_grace_that_was_granted_is_cut_where_the_lock_dies_with_the_super
 pub(super) fn what_a_dead_supervisor_ordered_is_not_begun_where_its_lock_died_with_it(who: Who) {
     // Long enough to see a command.
     let mut scene = without_its_lock(who, "3000");
-    // The supervisor waits for its answers.
+    // The supervisor waits for its guardian's answers from here on.
     scene.set_release_info();
     scene.signal_guardian(libc::SIGSTOP);
     scene.start(Deadlines::none());
@@ -120,7 +120,7 @@ pub(super) fn a_stopped_supervisor_cannot_keep_the_family_alive(who: Who) {
     let (first, last) = scene.deaths();
     assert!(first >= deadlines.kill_at, "killed before the deadline");
     assert!(last < deadlines.kill_at + Duration::from_secs(20));
-    // Too late, but not by the guardian's fault.
+    // Its orders after its return are too late, which is not the guardian's fault.
     let (term_at, kill_at) = Deadlines::within(FAR, FAR).words();
     scene.say(&format!("extend {term_at} {kill_at}"));
     scene.signal_supervisor(libc::SIGCONT);

@@ -97,7 +97,7 @@ fn go_wrong(stage: &Stage, rng: &mut fastrand::Rng, workers: &mut [Instance]) {
         }
         1 => {
             worker.freeze();
-            // Sometimes cut meanwhile, without its noticing.
+            // Sometimes its connection is cut meanwhile, without its noticing.
             if rng.bool() {
                 broker.cut();
             }

@@ -4,7 +4,7 @@
 use super::*;
 use crate::support::journal::What;
 
-/// Never ends by itself.
+/// Reports that it runs, and never ends by itself.
 const DEAF: &str = "trap '' TERM; echo runs >&2; while :; do sleep 1; done";
 
 #[test]
@@ -92,7 +92,7 @@ fn a_service_that_falls_silent_costs_the_command_before_its_lock_has_ended() {
     running.await_log("runs");
     stage.broker.freeze();
     running.await_log("message 1 of session a: lost");
-    // Dead, while the service counts its lock.
+    // It is dead by now, and the service still counts its lock.
     assert!(stage.is_held("a"));
     let done = running.finish();
     stage.scene.await_nobody();

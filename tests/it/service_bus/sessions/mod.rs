@@ -29,7 +29,7 @@ impl Stage {
         }
     }
 
-    /// Soon gives up an idle session.
+    /// Prepares a worker that soon gives up an idle session.
     fn session_worker(&self) -> Run<'_> {
         self.worker()
             .args(["--sessions", "--session-idle", "1s"])

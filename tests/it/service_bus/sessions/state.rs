@@ -21,7 +21,7 @@ fn a_command_has_what_the_one_before_it_left_on_whichever_worker() {
         assert_eq!(done.stdout, "3 123\n", "{}", done.stderr);
         assert_eq!(stage.state("a").as_deref(), Some(&b"123"[..]));
         assert_eq!(stage.state("b").as_deref(), Some(&b"x"[..]));
-        // Nothing stays on disk.
+        // Nothing of it stays on disk.
         let left = std::fs::read_dir(stage.scene.directory()).expect("a directory");
         let left = left.filter(|entry| {
             let name = entry.as_ref().expect("an entry").file_name();

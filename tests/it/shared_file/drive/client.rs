@@ -279,7 +279,7 @@ impl Filesystem for Client {
             }
             client.attributes(ino.0).map(drop)
         };
-        // No cache in the kernel.
+        // All reads and writes go to the server.
         let answer = opened(reply, FopenFlags::FOPEN_DIRECT_IO);
         self.serve((Op::Open, None, request), open, answer);
     }

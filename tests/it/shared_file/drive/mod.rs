@@ -24,7 +24,7 @@ use client::Client;
 pub(crate) use switchboard::{ALWAYS, Fate, Op, Switchboard};
 use tree::Tree;
 
-/// Delayed in an NFSv4 server's grace period.
+/// Requests that an NFSv4 server delays in its grace period.
 pub(crate) const OPENS: [Op; 4] = [Op::Open, Op::Create, Op::Rename, Op::Rmdir];
 
 pub(crate) struct Drive {
@@ -45,8 +45,8 @@ fn or_said<T>(what: &str, done: Result<T, impl std::fmt::Display>) -> Option<T> 
 }
 
 impl Drive {
-    /// An empty drive in a mount namespace of the calling thread; `None`, with a message, where
-    /// that is not possible.
+    /// Makes an empty drive in a mount namespace of the calling thread; prints why and returns
+    /// `None` where that is not possible.
     pub(crate) fn new() -> Option<Drive> {
         let nothing = None::<&str>;
         or_said("opening /dev/fuse", std::fs::File::open("/dev/fuse"))?;
@@ -141,7 +141,6 @@ impl View {
         self.point.path().join(name)
     }
 
-    /// Hangs all requests until it is healed.
     pub(crate) fn hang(&self) {
         self.set(&[], Fate::Hang);
     }
@@ -167,7 +166,6 @@ impl View {
         self.switchboard().heal();
     }
 
-    /// Waits until this many requests were hit.
     pub(crate) fn await_caught(&self, count: usize) {
         await_for(
             "a request",
@@ -176,7 +174,6 @@ impl View {
         );
     }
 
-    /// Caches reads for this long.
     pub(crate) fn remember_for(&self, lasts: Duration) {
         self.client.remember_for(lasts);
     }

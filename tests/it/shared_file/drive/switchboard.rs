@@ -30,19 +30,19 @@ pub(crate) enum Op {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Fate {
-    /// Executed once released.
+    /// Not executed until it is released.
     Hang,
     /// Like `Hang`, but the process cannot be killed: a disk or a driver does not return.
     Stick,
-    /// Executed, answered once released.
+    /// Executed, but not answered until it is released.
     Mute,
-    /// Not executed.
+    /// Not executed; answered with this error.
     Fail(i32),
-    /// Executed, and answered with this error.
+    /// Executed, but answered with this error.
     Lose(i32),
 }
 
-/// Number of times that a fate applies.
+/// A fate for some requests, and how many of them.
 struct Rule {
     ops: Vec<Op>,
     name: Option<OsString>,
@@ -84,7 +84,7 @@ impl Switchboard {
         });
     }
 
-    /// Continues what hangs, too.
+    /// Ends all faults, and continues requests that hang.
     pub(crate) fn heal(&self) {
         let hung = {
             let mut board = self.board();
@@ -180,7 +180,7 @@ impl Switchboard {
     }
 }
 
-/// SIGKILL is pending, or the thread exits.
+/// Whether SIGKILL is pending, or the thread exits.
 fn is_dying(thread: u32) -> bool {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
     const EXITING: u64 = 4;

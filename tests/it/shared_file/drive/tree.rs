@@ -46,7 +46,7 @@ impl Tree {
         self.nodes.contains_key(&number)
     }
 
-    /// A removed node is unknown, even by its number.
+    /// Returns a node; a removed one is unknown, even to a client that has its number.
     fn node(&self, number: u64) -> Answer<&Node> {
         self.nodes.get(&number).ok_or(libc::ESTALE)
     }

@@ -152,7 +152,7 @@ async fn break_at_the_end_leaves_the_rest_until_a_shorter_break() {
     breaks(&path, None);
     let until = left(&a).await.expect("something is left");
     assert!(until > grant.t0 + LEASE * 9 / 10 && until <= grant.t0 + LEASE);
-    // Unchanged by a repetition or another such break.
+    // Repeated, it is the same; also after another break of the same kind.
     assert_eq!(left(&a).await, Some(until));
     breaks(&path, None);
     assert_eq!(left(&a).await, Some(until));
@@ -162,7 +162,7 @@ async fn break_at_the_end_leaves_the_rest_until_a_shorter_break() {
         assert_eq!(left(&a).await, None);
     }
     assert_eq!(list(&path), [0, 1, 2, 3, 4]);
-    // Like any other instance.
+    // It competes like any other instance, and keeps what it gets then.
     assert_eq!(acquire(&a).await.token, 5);
     renew(&a).await;
 }

@@ -50,7 +50,7 @@ fn late() -> Instant {
     Instant::now() + Duration::from_secs(120)
 }
 
-/// Far beyond a loaded machine's needs; a test that gets there has hung.
+/// Limits a wait far beyond the needs of a loaded machine; a test that gets there has hung.
 async fn in_time<T>(what: impl Future<Output = T>) -> T {
     tokio::time::timeout(Duration::from_secs(120), what)
         .await

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// This last version has these bytes as its record, and no hint.
+/// Makes a lock whose last version is this one, with these bytes as its record, and no hint.
 fn lock_with(version: u64, bytes: &[u8]) -> (TempDir, PathBuf) {
     let (directory, path) = temporary();
     fs::write(&path, "trafficcop shared lock 1\n").expect("a hint");
@@ -11,7 +11,7 @@ fn lock_with(version: u64, bytes: &[u8]) -> (TempDir, PathBuf) {
     (directory, path)
 }
 
-/// Held until the longest lease is over.
+/// Checks that the lock cannot be taken before the longest lease is over.
 async fn assert_held_for_long(bytes: &[u8]) {
     let (_directory, path) = lock_with(7, bytes);
     let looked = Instant::now();
@@ -49,7 +49,7 @@ async fn whatever_is_no_record_is_held_for_the_longest_lease() {
         torn
     }));
     bytes.extend((0..100).map(|_| (0..random.usize(0..300)).map(|_| random.u8(..)).collect()));
-    // Each waits a moment for the record.
+    // Each look takes a moment longer, because the record may follow.
     let looks = bytes.iter().map(|bytes| assert_held_for_long(bytes));
     futures::future::join_all(looks).await;
 }

@@ -127,7 +127,7 @@ async fn a_disk_that_becomes_read_only_is_a_doubt_to_its_holder() {
     let a = open(&path, "a");
     acquire(&a).await;
     await_record(&path, 1);
-    // The writer may still have it open.
+    // The writer may have the hint open for another moment.
     await_hint(&path, 1);
     small.make_read_only();
     let failure = in_time(a.renew(late())).await.expect_err("no renewal");
@@ -186,7 +186,7 @@ async fn a_full_disk_in_the_middle_of_a_renewal_leaves_the_old_record_and_contro
     await_hint(&path, 1);
     let ballast = small.path("ballast");
     fs::write(&ballast, [1; 40_000]).expect_err("a full disk");
-    // For a directory, not for the record.
+    // There is room for a directory, but not for the record.
     renew(&a).await;
     let old = await_record(&path, 1);
     assert_eq!(old["holder"], "a");
@@ -218,7 +218,7 @@ fn a_user_who_could_never_take_over_is_refused_at_the_first_look_and_by_doctor()
     }
     let (place, program) = temporary();
     fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).expect("open to all");
-    // Tests' children would inherit a descriptor open for writing.
+    // In another process: tests' children would inherit a descriptor that is open for writing here.
     let copied = Command::new("cp").arg(trafficcop()).arg(&program).status();
     assert!(copied.expect("to run cp").success());
     for (of_all, state) in [(true, "held"), (false, "held"), (false, "released")] {

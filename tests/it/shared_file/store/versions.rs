@@ -82,7 +82,7 @@ async fn a_version_of_ours_that_alone_is_left_is_not_withdrawn() {
     let a = open(&path, "a");
     assert_eq!(acquire(&a).await.token, 1);
     await_record(&path, 1);
-    // The look for this one is not answered.
+    // The next is made, and the look for this one is not answered.
     fs::remove_dir_all(version_of(&path, 1)).expect("to remove it");
     fs::write(version_of(&path, 1), "").expect("a file");
     let doubt = in_time(a.renew(late())).await.expect_err("no answer");

@@ -22,7 +22,7 @@ struct Mutant {
 
 struct Switch {
     mutants: HashMap<(usize, usize), Vec<Mutant>>,
-    /// They begin somewhere inside of the braces.
+    /// Mutants of function bodies, which begin somewhere inside of the braces.
     bodies: Vec<((usize, usize), (usize, usize), Mutant)>,
     written: BTreeSet<u32>,
 }
@@ -35,7 +35,7 @@ fn begin(span: Span) -> (usize, usize) {
     place(span.start())
 }
 
-/// A condition with a `let` cannot be moved as an expression.
+/// Whether a condition has a `let`, so that it cannot be moved as an expression.
 fn has_let(expr: &Expr) -> bool {
     match expr {
         Expr::Let(_) => true,

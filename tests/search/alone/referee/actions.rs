@@ -90,7 +90,7 @@ impl World {
         (give_up_at != expected).then_some("an attempt has another limit")
     }
 
-    /// A tenure must have ended before the next attempt, even after a ring.
+    /// Requires that a tenure has ended before the next attempt, even after a ring.
     pub(super) fn goes_on(&mut self) {
         let waits = *self.tenure.state() == State::Standby;
         let had = self.ledger.leaving.is_some() || self.ledger.held.is_some() && waits;

@@ -25,7 +25,7 @@ pub(super) struct Watched {
 }
 
 impl Watched {
-    /// An eighth of the period, or a second during a check.
+    /// Returns an eighth of the period, or a second during a check.
     fn interval(&self) -> Duration {
         let often = self.period.map_or(Duration::MAX, |period| period / 8);
         often.min(secs(1))

@@ -173,7 +173,7 @@ impl Ledger {
         }
     }
 
-    /// The ledger of a process that begins now.
+    /// Returns the ledger of a process that begins now.
     pub(crate) fn since(mut self, now: Instant, controlled_at: Instant) -> Ledger {
         (self.look, self.controlled_at) = (Some(Window::at(now)), controlled_at);
         self

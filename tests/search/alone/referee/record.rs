@@ -12,7 +12,7 @@ use crate::alone::world::World;
 #[derive(Clone, Debug)]
 pub(super) struct Record {
     word: String,
-    /// `None`: unknown.
+    /// Content of the record, if it is known.
     says: Option<String>,
     told: Option<Instant>,
 }
@@ -46,7 +46,7 @@ impl World {
         self.ledger.health.says = None;
     }
 
-    /// The interval of the checks, or of the heartbeats.
+    /// Returns the interval of the checks, or of the heartbeats.
     fn is_told_every(&self) -> Option<Duration> {
         let asks = self.plan.health.probe.map(|probe| probe.every);
         asks.or(self.plan.health.watchdog)

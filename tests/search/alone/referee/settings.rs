@@ -9,8 +9,8 @@ use crate::alone::plan::{ms, secs};
 use crate::alone::world::World;
 
 impl World {
-    /// Accepted divisions of a lease must be sound, others refused, and an unreachable limit of
-    /// restarts recognized.
+    /// Judges that accepted divisions of a lease are sound, others are refused, and a limit of
+    /// restarts that cannot be reached is recognized.
     pub(crate) fn judge_settings(&mut self) {
         let rules = self.plan.rules.clone();
         let mut wrong = rules.budget.is_some_and(|budget| !is_sound(&budget));

@@ -13,7 +13,7 @@ impl Window {
         Window(at, at)
     }
 
-    /// A fifth before and after.
+    /// Returns the window of a fifth before and after a time.
     pub(super) fn about(since: Instant, span: Duration) -> Window {
         Window(since + span * 4 / 5, since + span * 6 / 5)
     }
@@ -27,8 +27,8 @@ impl Window {
     }
 }
 
-/// The next attempt: from the start of the last one or, if that has passed, at once; by the
-/// service's Retry-After if there is one.
+/// Returns the window of the next attempt, from the start of the last one or, if that has passed,
+/// at once; by the service's Retry-After if there is one.
 pub(super) fn again(
     pace: Duration,
     sent: Instant,

@@ -19,7 +19,7 @@ pub(crate) struct Tree {
 }
 
 impl World {
-    /// Delay of a frame; none where events shall meet.
+    /// Draws the delay of a frame; none where events shall meet.
     pub(super) fn lag(&mut self) -> Duration {
         let lag = ms(self.rng.u64(0..3));
         lag * u32::from(!self.plan.way.is_zero())

@@ -24,7 +24,7 @@ impl World {
         }
         self.due(give_up_at, Due::GivesUp(call.number));
         let way = self.plan.way;
-        // No own lease, no request.
+        // There is no own lease, so no request is sent.
         if id == 0 {
             let reply = match kind {
                 Kind::Release => Reply::Done,

@@ -141,7 +141,7 @@ impl World {
         })
     }
 
-    /// A holder listens to no bell.
+    /// Whether a ring can reach the instance; a holder listens to no bell.
     pub(super) fn may_ring(&self) -> bool {
         let state = *self.tenure.state();
         self.rung < 400 && matches!(state, State::Standby | State::Acquiring)

@@ -35,7 +35,7 @@ impl Default for Access {
 
 #[derive(Debug)]
 pub(crate) struct Granted {
-    /// Covers everything below, too.
+    /// Path that it is for, with everything below.
     pub(crate) path: String,
     pub(crate) until: Option<Instant>,
 }
@@ -71,7 +71,7 @@ impl Access {
         )
     }
 
-    /// `expiration`: milliseconds since 1970.
+    /// Judges a token for an audience; `expiration` is in milliseconds since 1970.
     pub(crate) fn judge(
         &self,
         kind: &str,

@@ -110,7 +110,7 @@ impl Engine {
         ))
     }
 
-    /// `given`: its session, with the end of the lock as clients see it.
+    /// Attaches a link; `given` is its session, with the end of the lock as clients see it.
     pub(crate) fn attached(
         &mut self,
         id: u64,
@@ -305,7 +305,7 @@ impl Engine {
     }
 }
 
-/// The session that a receiver requests, by name or the next.
+/// Returns the session that a receiver requests, by name or the next.
 fn wanted_session(node: &Node, attach: &Attach) -> Option<Option<String>> {
     if !attach.receiver || !matches!(node, Node::Entity(_)) {
         return None;
@@ -319,7 +319,8 @@ fn wanted_session(node: &Node, attach: &Attach) -> Option<Option<String>> {
     Some(name.text().map(str::to_owned))
 }
 
-/// The lock's end in .NET's ticks: ten million a second, since the year 1.
+/// Converts the end of a session's lock for its receiver: .NET's ticks, ten million a second, since
+/// the year 1.
 fn locked_until(millis: i64) -> Value {
     const EPOCH: i64 = 621_355_968_000_000_000;
     let until = Value::Long(EPOCH + millis * 10_000);
@@ -329,7 +330,7 @@ fn locked_until(millis: i64) -> Value {
     )])
 }
 
-/// An attach without source (or target), then a detach.
+/// Answers a refused link with an attach without source (or target), followed by a detach.
 fn refusal(channel: u16, attach: &Attach, error: AmqpError) -> Vec<Answer> {
     let mut reply = Attach {
         receiver: !attach.receiver,

@@ -79,7 +79,7 @@ impl Connection {
         self.write(frame::encode(false, channel, performative, &[]));
     }
 
-    /// Only if the peer's idle time-out requires one.
+    /// Sends a heartbeat if the peer's idle time-out requires one.
     pub(crate) fn heartbeat(&mut self, now: Instant) {
         let Some(every) = self.heartbeat_every else {
             return;
@@ -139,7 +139,7 @@ impl Connection {
 
     fn opened(&mut self, open: &Open, now: Instant) {
         self.max_frame = open.max_frame_size.unwrap_or(u32::MAX).max(MIN_MAX_FRAME);
-        // Half of the peer's limit, for delays.
+        // Half of the peer's limit, so that a delay does no harm.
         self.heartbeat_every = open
             .idle_time_out
             .filter(|millis| *millis > 0)
@@ -219,7 +219,6 @@ impl Engine {
         }
     }
 
-    /// Answers with the right protocol header, and hangs up.
     fn wrong_header(&mut self, id: u64, right: [u8; 8]) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.write(right.to_vec());

@@ -47,7 +47,7 @@ pub(crate) enum Answer {
     },
 }
 
-/// Subject to faults.
+/// A client's request, to which a fault may apply.
 pub(crate) struct Request {
     pub(crate) connection: u64,
     pub(crate) on: On,
@@ -181,7 +181,7 @@ impl Engine {
         }
     }
 
-    /// Both directions, heartbeats included.
+    /// Holds back everything of a connection in both directions, including heartbeats.
     pub(crate) fn freeze(&mut self, id: u64) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.frozen = true;
@@ -252,7 +252,7 @@ impl Engine {
             let idle = self.settings.idle_detach;
             connection.next_deadline(self.settings.idle_time_out * 2, idle)
         });
-        // Too often does no harm, and saves timers.
+        // Looking a little too often does no harm, and saves separate timers.
         [timer, lock, waiting]
             .into_iter()
             .flatten()

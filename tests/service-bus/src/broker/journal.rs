@@ -84,7 +84,7 @@ pub enum Event {
         sequence: u64,
         token: Guid,
     },
-    /// No message is locked with that token.
+    /// A renewal was refused: no message is locked with that token.
     RenewRefused { address: String, token: Guid },
     /// A message was settled.
     Settled {
@@ -94,7 +94,7 @@ pub enum Event {
         outcome: Outcome,
         way: Way,
     },
-    /// No message is locked with that token.
+    /// A settlement was refused: no message is locked with that token.
     SettleRefused {
         address: String,
         token: Guid,

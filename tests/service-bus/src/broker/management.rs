@@ -1,4 +1,4 @@
-//! Requests to `$management`.
+//! Requests to `$management`: renewing, settling by lock token, peeking, deferred messages.
 
 use crate::codec::state::AmqpError;
 use crate::codec::{Guid, Message, Value};
@@ -242,7 +242,7 @@ impl Engine {
     }
 }
 
-/// Lock tokens of a request, in the byte order of an AMQP `uuid` (RFC 4122).
+/// Returns the lock tokens of a request, in the byte order of an AMQP `uuid` (RFC 4122).
 fn lock_tokens(body: &Value) -> Option<Vec<Guid>> {
     let tokens = body.get("lock-tokens")?.elements()?.iter();
     tokens

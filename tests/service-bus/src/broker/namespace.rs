@@ -46,7 +46,7 @@ pub(crate) enum Node {
 }
 
 impl Node {
-    /// Bare, or a URI with the host's name, in lower or upper case.
+    /// Parses an address: bare, or a URI with the host's name, in lower or upper case.
     pub(crate) fn parse(address: &str) -> Self {
         let path = path_of(address);
         if path == "$cbs" {
@@ -102,7 +102,7 @@ impl Place {
     }
 }
 
-/// Path without scheme, host and outer slashes, in lower case.
+/// Returns the path without scheme, host and outer slashes, in lower case.
 pub(crate) fn path_of(address: &str) -> String {
     let path = match address.split_once("://") {
         Some((_, rest)) => rest.split_once('/').map_or("", |(_, path)| path),
@@ -115,7 +115,7 @@ pub(crate) fn path_of(address: &str) -> String {
 #[derive(Debug)]
 pub(crate) struct Entity {
     pub(crate) settings: QueueSettings,
-    /// `Some`: this is a topic.
+    /// Subscriptions, if this is a topic.
     pub(crate) subscriptions: Option<Vec<String>>,
     main: Shelf,
     dead: Shelf,
@@ -151,7 +151,7 @@ pub(crate) struct Session {
     pub(crate) state: Option<Vec<u8>>,
 }
 
-/// Link with a session, and its lock's end.
+/// The link that has locked a session, and the end of the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Holder {
     pub(crate) connection: u64,
@@ -324,7 +324,7 @@ impl Entity {
         events
     }
 
-    /// Back into the queue, or among the dead letters after too many failures.
+    /// Puts a message back into the queue, or among the dead letters if it failed too often.
     fn put_back(&mut self, place: &Place, sequence: u64, stored: Stored) -> Vec<Event> {
         let most = self.settings.max_delivery_count;
         if place.dead || stored.failed < most {

@@ -144,7 +144,7 @@ impl Engine {
                 let (status, text) = match judged {
                     Ok(granted) => {
                         if let Some(connection) = engine.connections.get_mut(&id) {
-                            // A new token replaces the old.
+                            // A new token replaces the old one for the same resource.
                             connection.granted.retain(|old| old.path != granted.path);
                             connection.granted.push(granted);
                         }

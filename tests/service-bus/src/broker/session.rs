@@ -24,7 +24,7 @@ const OVERHEAD: usize = 128;
 pub(crate) struct Session {
     pub(crate) links: BTreeMap<u32, Link>,
     pub(crate) unsettled: BTreeMap<u32, Unsettled>,
-    /// Ended by the broker, unknown to the client.
+    /// Whether the broker has ended it, and the client does not know that yet.
     pub(crate) ended: bool,
     next_incoming: u32,
     incoming_left: u32,
@@ -111,7 +111,7 @@ impl Session {
         self.pending.clear();
     }
 
-    /// The link for a node's replies: with this address, or else any.
+    /// Returns the link for a node's replies: with this address, or else any.
     pub(crate) fn reply_link(&mut self, node: &Node, to: Option<&str>) -> Option<&mut Out> {
         let mut outs: Vec<&mut Out> = self
             .links
@@ -190,7 +190,7 @@ impl Session {
         delivery
     }
 
-    /// False if the window was closed.
+    /// Counts an incoming transfer; returns false if the window was closed.
     fn came(&mut self) -> bool {
         self.next_incoming = self.next_incoming.wrapping_add(1);
         match self.incoming_left.checked_sub(1) {
@@ -259,7 +259,7 @@ impl Engine {
             let known = flow.delivery_count.unwrap_or(out.delivery_count);
             let limit = known.wrapping_add(flow.link_credit.unwrap_or(0));
             let credit = limit.wrapping_sub(out.delivery_count);
-            // Reduced below what was sent meanwhile.
+            // A reduced credit may be less than what was sent meanwhile.
             out.credit = if credit > u32::MAX / 2 { 0 } else { credit };
             let address = link.node.address();
             out.drain = flow.drain && self.faults.next(On::Drain, &address).is_none();

@@ -71,7 +71,6 @@ impl Engine {
         session.is_none_or(|session| session.holder.is_none())
     }
 
-    /// The free session with the oldest first message.
     fn next_session(&self, place: &Place) -> Option<String> {
         let entity = self.namespace.entity(place)?;
         let sessions = entity.shelf(place.dead).sessions();
@@ -79,7 +78,6 @@ impl Engine {
         free.min().map(|(_, session)| session.to_owned())
     }
 
-    /// Serves the waiting receivers in order.
     pub(crate) fn give_sessions(&mut self) {
         let (now, mut at) = (self.now, 0);
         while let Some(waiting) = self.waiting.get(at) {
@@ -142,7 +140,6 @@ impl Engine {
         self.attached(id, channel, node, attach, Some((session, told)));
     }
 
-    /// Frees an ended link's session.
     pub(crate) fn free_link(&mut self, id: u64, channel: u16, handle: u32) {
         self.free_sessions(|holder| {
             (holder.connection, holder.channel, holder.handle) == (id, channel, handle)
@@ -207,7 +204,7 @@ impl Engine {
         );
     }
 
-    /// The session of a request, if that comes from its holder.
+    /// Returns the session of a request, if that comes from its holder.
     fn requested(
         &mut self,
         id: u64,

@@ -14,13 +14,13 @@ use super::session::LinkEnd;
 use super::store::{State, Stored};
 use super::{LOCK_LOST, LOCK_LOST_TEXT};
 
-/// Longer than any test.
+/// Lock time of a message in a session: longer than any test.
 const UNDER_A_SESSION: Duration = Duration::from_secs(365 * 24 * 3600);
 
 #[derive(Clone, Debug)]
 pub(crate) struct Unsettled {
     pub(crate) handle: u32,
-    /// `None`: a reply of `$cbs` or `$management`.
+    /// The lock; `None` for a reply of `$cbs` or `$management`.
     lock: Option<(Place, Guid)>,
 }
 
@@ -125,7 +125,7 @@ impl Engine {
         true
     }
 
-    /// Next for a link: a reply, or a message that is now locked (or removed).
+    /// Returns the next item for a link: a reply, or a message that is now locked (or removed).
     fn next_parcel(&mut self, id: u64, channel: u16, handle: u32) -> Option<Parcel> {
         let session = self.connections.get_mut(&id)?.sessions.get_mut(&channel)?;
         let link = session.links.get_mut(&handle)?;
@@ -187,7 +187,6 @@ impl Engine {
         })
     }
 
-    /// Adds the broker's annotations.
     pub(crate) fn dressed(
         &self,
         place: &Place,
@@ -222,13 +221,13 @@ impl Engine {
         message
     }
 
-    /// Wall-clock time for clients, in milliseconds since 1970.
+    /// Returns the wall-clock time for clients, in milliseconds since 1970.
     pub(crate) fn told(&self, until: std::time::Instant) -> i64 {
         let left = until.saturating_duration_since(self.now).as_millis() as i64;
         wall_millis() + left + self.skew
     }
 
-    /// The remaining credit of a draining link counts as used.
+    /// Answers drains: the remaining credit of such a link counts as used.
     fn answer_drains(&mut self) {
         let mut drained = Vec::new();
         for connection in self.connections.values_mut().filter(|c| !c.frozen) {
@@ -431,7 +430,7 @@ impl Engine {
     }
 }
 
-/// The queue's outcome of a delivery state, with the requested changes.
+/// Translates a delivery state into the queue's outcome, with the requested changes.
 fn outcome_of(state: &DeliveryState) -> Option<(Outcome, Value)> {
     Some(match state {
         DeliveryState::Received => return None,

@@ -68,7 +68,7 @@ fn compress(state: &mut [u32; 8], constants: &[u32; 64], block: &[u8]) {
     }
 }
 
-/// The first 64, from which the standard's constants are made.
+/// Returns the first 64 primes, from which the standard's constants are made.
 fn primes() -> [u32; 64] {
     let mut primes = [2; 64];
     for at in 1..64 {
@@ -79,7 +79,7 @@ fn primes() -> [u32; 64] {
     primes
 }
 
-/// First 32 fractional bits of the square root (`degree` 2) or cube root (3) of `n`.
+/// Returns the first 32 fractional bits of the square root (`degree` 2) or cube root (3) of `n`.
 fn root_bits(n: u32, degree: u32) -> u32 {
     // The root times 2^32, bit by bit: the largest r with r^degree <= n * 2^(32 * degree).
     let mut root: u128 = 0;

@@ -28,7 +28,7 @@ pub enum State {
     Locked {
         /// Lock token.
         token: Guid,
-        /// End, whatever clients were told.
+        /// End of the lock, whatever clients were told.
         until: Instant,
     },
     /// Available by its sequence number only.
@@ -67,7 +67,7 @@ impl Shelf {
         self.ready.insert(sequence);
     }
 
-    /// The next available one, of a session or of all.
+    /// Takes the next available message, of a session or of all.
     fn pop(&mut self, session: Option<&str>) -> Option<u64> {
         let sequence = *match session {
             Some(session) => self.by_session.get(session)?.first()?,
@@ -85,7 +85,7 @@ impl Shelf {
         Some(sequence)
     }
 
-    /// Each with the number of its first available message.
+    /// Lists the sessions with available messages, each with the number of its first.
     pub(crate) fn sessions(&self) -> impl Iterator<Item = (u64, &str)> {
         let sessions = self.by_session.iter();
         sessions.filter_map(|(session, ready)| Some((*ready.first()?, session.as_str())))
@@ -177,7 +177,6 @@ impl Shelf {
         Some(sequence)
     }
 
-    /// Ends a lock, and returns its message.
     pub(crate) fn unlock(&mut self, token: Guid) -> Option<(u64, Stored)> {
         let sequence = self.locks.remove(&token)?;
         let stored = self.messages.remove(&sequence)?;
@@ -215,7 +214,7 @@ impl Shelf {
         }
     }
 
-    /// The first lock that has ended.
+    /// Returns the first lock that has ended by `now`.
     pub(crate) fn expired(&self, now: Instant) -> Option<Guid> {
         let (until, sequence) = self.expiries.first()?;
         match self.messages.get(sequence)?.state {

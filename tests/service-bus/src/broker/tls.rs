@@ -76,7 +76,6 @@ impl Half {
     }
 }
 
-/// Sends what TLS has ready.
 fn push(connection: &mut ServerConnection, socket: &mut TcpStream) -> io::Result<()> {
     while connection.wants_write() {
         connection.write_tls(socket)?;
@@ -105,7 +104,7 @@ impl Read for Half {
                     .unwrap_or_else(PoisonError::into_inner);
                 connection.read_tls(&mut cipher)?;
                 let fine = connection.process_new_packets();
-                // Including an alert with the reason.
+                // Including the alert with the reason, if it is not fine.
                 push(&mut connection, &mut self.socket)?;
                 fine.map_err(io::Error::other)?;
             }

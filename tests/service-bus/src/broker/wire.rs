@@ -25,7 +25,7 @@ pub(crate) struct Line {
 }
 
 impl Line {
-    /// Ignored after the connection's end.
+    /// Queues bytes for writing; ignored after the connection's end.
     pub(crate) fn send(&self, bytes: Vec<u8>) {
         if let Some(out) = &self.out {
             // The reader reports the end, not the writer.
@@ -57,7 +57,7 @@ pub(crate) fn accept(
             return;
         }
         let Ok(socket) = socket else { continue };
-        // Counts as cut at once.
+        // A connection that cannot be set up counts as cut at once.
         if let Err(error) = start(connection, socket, split, max_frame, engine) {
             eprintln!("stand-in broker: a connection could not be set up: {error}");
         }

@@ -25,7 +25,7 @@ impl Malformed {
         }
     }
 
-    /// A value is not allowed in its place.
+    /// Makes the error for a value that is not allowed in its place.
     pub(crate) fn field(what: impl Into<String>) -> Self {
         Self {
             condition: "amqp:invalid-field",
@@ -33,7 +33,7 @@ impl Malformed {
         }
     }
 
-    /// A frame is invalid.
+    /// Makes the error for an invalid frame.
     pub(crate) fn framing(what: impl Into<String>) -> Self {
         Self {
             condition: "amqp:connection:framing-error",
@@ -211,8 +211,8 @@ impl<'a> Reader<'a> {
         Ok(elements)
     }
 
-    /// A reader of the announced bytes, and the announced number of elements. An array's element
-    /// may take no bytes, so the number needs a limit of its own.
+    /// Returns a reader of the announced bytes, and the announced number of elements. An array's
+    /// element may take no bytes, so the number needs a limit of its own.
     fn inside(&mut self, wide: bool) -> Result<(Reader<'a>, usize), Malformed> {
         let size = self.length(wide)?;
         let mut inner = Reader {

@@ -57,7 +57,7 @@ fn encode_compound(value: &Value, out: &mut Vec<u8>) {
     out.extend(body);
 }
 
-/// The short constructor, the number of elements, and their encodings.
+/// Returns the short constructor, the number of elements, and their encodings.
 fn compound_body(value: &Value) -> (u8, usize, Vec<u8>) {
     let mut body = Vec::new();
     match value {
@@ -78,7 +78,7 @@ fn compound_body(value: &Value) -> (u8, usize, Vec<u8>) {
     }
 }
 
-/// `short`: the constructor with a length of one byte.
+/// Encodes binary, string or symbol; `short` is the constructor with a length of one byte.
 fn encode_variable(short: u8, bytes: &[u8], out: &mut Vec<u8>) {
     match u8::try_from(bytes.len()) {
         Ok(length) => out.extend([short, length]),
@@ -101,7 +101,7 @@ fn encode_array(elements: &[Value], out: &mut Vec<u8>) {
     }
 }
 
-/// One constructor in its widest form, which fits every element.
+/// Encodes elements with one constructor in its widest form, which fits every element.
 fn array_body(elements: &[Value]) -> Vec<u8> {
     let mut body = Vec::new();
     match elements.first() {

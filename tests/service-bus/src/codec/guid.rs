@@ -48,7 +48,7 @@ impl Default for Guid {
     }
 }
 
-/// Inverse of itself.
+/// Reverses each of the first three groups; the inverse of itself.
 fn swap(mut bytes: [u8; 16]) -> [u8; 16] {
     bytes[0..4].reverse();
     bytes[4..6].reverse();

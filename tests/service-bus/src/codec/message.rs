@@ -24,7 +24,7 @@ pub struct Message {
     pub delivery_annotations: Vec<(Value, Value)>,
     /// Annotations `x-opt-…`, written by the broker.
     pub annotations: Vec<(Value, Value)>,
-    /// Each with its code, as encoded.
+    /// The sender's sections, each with its code, as encoded.
     sections: Vec<(u64, Vec<u8>)>,
 }
 

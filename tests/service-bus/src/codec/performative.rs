@@ -215,7 +215,7 @@ impl Fields<'_> {
         self.list.get(at).unwrap_or(&Value::Null)
     }
 
-    /// May be missing, but must otherwise be readable by `read`.
+    /// Returns a field that may be missing, but must otherwise be readable by `read`.
     fn optional<T>(
         &self,
         at: usize,

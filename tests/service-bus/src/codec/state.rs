@@ -25,7 +25,7 @@ impl AmqpError {
         }
     }
 
-    /// May be null.
+    /// Reads a field that may be null.
     pub(crate) fn from_field(value: &Value) -> Result<Option<Self>, Malformed> {
         if *value == Value::Null {
             return Ok(None);
@@ -44,8 +44,8 @@ impl AmqpError {
         }))
     }
 
-    /// All three parts are written, even as nulls: Microsoft's client for Python waits for ever if
-    /// the third is missing.
+    /// Writes a field. All three parts are written, even as nulls: Microsoft's client for Python
+    /// reads the third without a check, and waits for ever if it is missing.
     pub(crate) fn to_field(&self) -> Value {
         let fields = vec![
             Value::symbol(self.condition.clone()),

@@ -165,7 +165,6 @@ fn values_nest_so_deep_and_no_deeper() {
     assert!(refused.what.contains("nested"), "{refused}");
 }
 
-/// Pseudo-random numbers, the same in every run.
 struct Dice(u64);
 
 impl Dice {

@@ -2,7 +2,8 @@
 
 use super::Guid;
 
-/// The standard's primitive, compound and described values.
+/// A value: the standard's primitive and compound types, and described values (a descriptor in
+/// front of another value).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
     /// Null, or a field that was left out.
@@ -174,7 +175,7 @@ pub fn code_of(descriptor: &Value) -> Option<u64> {
     }
 }
 
-/// Symbolic descriptors instead of numbers.
+/// Symbolic descriptors that a peer may send instead of numbers.
 const NAMES: &[(&str, u64)] = &[
     ("amqp:open:list", 0x10),
     ("amqp:begin:list", 0x11),

@@ -39,7 +39,7 @@ pub(crate) fn open() -> Open {
 }
 
 impl Client {
-    /// Has a session, and a token for everything.
+    /// Makes a client with a session and a token for everything.
     pub(crate) fn new(broker: &Broker) -> Self {
         let mut client = Self::opened(broker, open());
         client.begin(5000);
@@ -47,7 +47,7 @@ impl Client {
         client
     }
 
-    /// Has finished SASL.
+    /// Makes a client that has finished SASL.
     pub(crate) fn connected(broker: &Broker) -> Self {
         let mut client = Self::raw(broker);
         client.write(&SASL_HEADER);
@@ -68,7 +68,7 @@ impl Client {
         client
     }
 
-    /// Is only connected.
+    /// Makes a client that is only connected.
     pub(crate) fn raw(broker: &Broker) -> Self {
         let stream = TcpStream::connect(broker.address()).expect("the broker listens");
         stream.set_read_timeout(Some(LIMIT)).expect("a time limit");
@@ -105,7 +105,6 @@ impl Client {
         }
     }
 
-    /// Returns `None` at the end of the stream.
     fn read(&mut self) -> Option<Input> {
         match frame::read(&mut self.stream, u32::MAX) {
             Ok(input) => Some(input),
@@ -118,7 +117,6 @@ impl Client {
         }
     }
 
-    /// Returns `None` at the end of the stream.
     pub(crate) fn try_next(&mut self) -> Option<(Performative, Vec<u8>)> {
         if let Some(seen) = self.seen.pop_front() {
             return Some(seen);
@@ -165,7 +163,7 @@ impl Client {
         condition
     }
 
-    /// Returns the condition of a refusal.
+    /// Attaches a link; returns the condition if it was refused.
     pub(crate) fn attach(&mut self, attach: Attach) -> Option<String> {
         let (handle, receiver) = (attach.handle, attach.receiver);
         self.send(&Performative::Attach(attach));
@@ -347,7 +345,7 @@ impl Client {
         self.ask(id, "com.microsoft:renew-lock", &body, "");
     }
 
-    /// Returns the request, the status and the body.
+    /// Waits for the next answer; returns its request, its status and its body.
     pub(crate) fn answer(&mut self) -> (Option<String>, i64, Value) {
         let message = self.message().message;
         let to = message
@@ -363,7 +361,7 @@ impl Client {
     }
 }
 
-/// Peeks and locks.
+/// Makes the attach of a link that peeks and locks.
 pub(crate) fn receiver(handle: u32, address: &str) -> Attach {
     Attach {
         name: format!("link-{handle}"),

@@ -18,7 +18,6 @@ const fn counts(ready: usize, locked: usize, deferred: usize) -> Counts {
     }
 }
 
-/// Settings with a short lock.
 fn short() -> QueueSettings {
     QueueSettings {
         lock: Duration::from_millis(200),
@@ -131,7 +130,7 @@ fn a_renewed_lock_outlives_its_first_time_and_says_until_when() {
         renewed - told >= 3_600_000,
         "the skew is in what is told only"
     );
-    // A delivery tag has another byte order.
+    // The byte order of a delivery tag is not that of a uuid.
     client.renew("s", Guid(delivery.token.to_dotnet()));
     assert_eq!(client.answer().1, 410);
 }

@@ -10,7 +10,6 @@ use service_bus_stand_in::{Access, Event, Message, QueueSettings, Settings, Valu
 use crate::client::{Client, LIMIT, open, receiver};
 use crate::{broker, broker_with};
 
-/// Waits for a link's next flow.
 fn flow(client: &mut Client, of: u32) -> Flow {
     client.until(|it| match it {
         Performative::Flow(flow) if flow.handle == Some(of) => Some(flow.clone()),
@@ -260,7 +259,7 @@ fn nonsense_closes_its_own_connection_with_an_error_and_no_other() {
             "{nonsense:02x?}"
         );
     }
-    // A wrong header is answered with the right one.
+    // Before the opening, the right header is the answer to a wrong one.
     for header in [*b"GET / HT", *b"AMQP\x02\x01\x00\x00", AMQP_HEADER] {
         let mut client = Client::raw(&broker);
         client.write(&header);
@@ -324,7 +323,7 @@ fn an_idle_link_is_detached_unless_requests_name_it() {
         ("from-sequence-number", Value::Long(0)),
         ("message-count", Value::Int(1)),
     ]);
-    // Requests keep link 0 active.
+    // Requests keep link 0 active; link 1 is detached meanwhile.
     let detached = loop {
         client.ask("1", "com.microsoft:peek-message", &body, "link-0");
         assert_eq!(client.answer().1, 200);

@@ -8,7 +8,8 @@ use service_bus_stand_in::{Broker, Event, Message, QueueSettings, Settings, Valu
 
 use crate::client::{Client, LIMIT, receiver};
 
-/// Each message is named by its session and its number.
+/// Starts a broker with a queue of sessions and these messages, each named by its session and its
+/// number.
 fn broker(lock: Duration, messages: &[&str]) -> Broker {
     let broker = Broker::start(Settings::default()).expect("a free port");
     broker.create(
