@@ -1,9 +1,7 @@
-//! Budgets of size and language: no crate grows beyond its ceiling, and the project's English gets
-//! no worse.
+//! Budgets of size and language: no crate grows beyond its ceiling, and the English of the project gets no worse.
 //!
-//! `table.txt` has one row for each figure: its ceiling and its budget. A ceiling is only ever
-//! lowered, down to its budget: `BLESS=1 cargo test --test budgets` lowers those that can be
-//! lowered.
+//! `table.txt` has one row for each figure: its ceiling and its budget. A ceiling is only ever lowered, down to its
+//! budget: `BLESS=1 cargo test --test budgets` lowers those that can be lowered, and never raises one.
 
 mod code;
 mod prose;
@@ -16,7 +14,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Files below these places, without what is built or installed.
+/// Lists files below these places, without what is built or installed.
 fn files(places: &[&str], ending: &str) -> Vec<PathBuf> {
     fn walk(at: &Path, ending: &str, found: &mut Vec<PathBuf>) {
         if at.is_dir() {

@@ -90,7 +90,8 @@ fn hits(text: &str, words: &[&str]) -> usize {
     words.iter().map(count).sum()
 }
 
-/// Lines that people read: a document without code blocks; comments and strings of a source.
+/// Returns the lines that people read: a document without code blocks; comments and strings of a
+/// source.
 fn prose(path: &Path, text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     if path.extension().is_some_and(|ending| ending == "rs") {

@@ -1,4 +1,4 @@
-//! Limits the rows that start instances at a time, which takes the processor.
+//! Limits how many rows start instances at a time, which takes the processor.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 

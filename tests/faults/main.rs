@@ -142,7 +142,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
 }
 
 fn main() -> ExitCode {
-    // A shell that starts this process in the background ignores these.
+    // A shell that starts this process in the background sets these to be ignored.
     for number in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
         // SAFETY: the default disposition runs no code of ours.
         unsafe { signal(number, SigHandler::SigDfl) }.expect("a disposition");

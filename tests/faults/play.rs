@@ -10,7 +10,7 @@ use super::table::{Effect, Fault, Lock, Row, Shape};
 
 const OTHERS: [&str; 2] = ["b", "c"];
 
-/// Panics if something that must happen does not.
+/// Plays a row of the table. Panics if something that must happen does not.
 pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     let place = format!("row-{}", row.number);
     let mut stage = Stage::new(&place, row.lock, row.contain, row.lease());

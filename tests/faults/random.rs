@@ -135,7 +135,7 @@ impl Round {
     }
 }
 
-/// Panics if something that must happen does not.
+/// Plays a random row. Panics if something that must happen does not.
 pub(crate) fn play(made: &Made, seed: u64, gate: &Gate) -> Verdict {
     let place = format!("random-{seed}-{}", made.number);
     let mut stage = Stage::new(

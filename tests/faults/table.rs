@@ -186,7 +186,7 @@ impl Row {
         let has_deadline = self.lock != Lock::File;
         match self.fault {
             StopSupervisor | StopBoth if !has_deadline => Effect::Untouched,
-            // A shared lock's state is in its versions, not in this file.
+            // The state of a shared lock is in its versions, not in the file at its path.
             Replace | Unlink | ReplaceAndCome => Effect::Untouched,
             fault if HARMLESS.contains(&fault) => Effect::Untouched,
             _ => Effect::Lost,

@@ -25,8 +25,8 @@ fn plan(standbys: usize, poll: Duration) -> Plan {
     }
 }
 
-/// Standbys with their polls: the default, and docs/azure.md's advice for more, a second for every
-/// 40.
+/// Returns numbers of standbys with their polls: the default, and docs/azure.md's advice for more,
+/// a second for every 40.
 fn as_the_book_says() -> [(usize, Duration); 3] {
     [
         (AT_THE_DEFAULT, DEFAULT),
@@ -50,7 +50,7 @@ fn is_calm(crowd: &Crowd, from: Time, to: Time) {
     assert!(one < per_cent(16, SECOND), "{one} in a second");
 }
 
-/// Requests a second.
+/// Returns the mean number of requests a second.
 fn mean(crowd: &Crowd, from: Time, to: Time) -> f64 {
     crowd.service.asked(from, to) as f64 / ((to - from) / SECOND) as f64
 }

@@ -166,7 +166,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
     }
 }
 
-/// Acts that must meet to the second, by the schedule's leases.
+/// Makes acts that must meet to the second, by the schedule's leases.
 pub(crate) fn meetings(rng: &mut Rng, budgets: &[Budget]) -> Vec<Act> {
     let machine = rng.usize(0..budgets.len());
     let act = |at, deed| Act { at, deed };

@@ -13,7 +13,8 @@ use super::pair::{Life, Pair, Tree};
 use super::store::Id;
 use super::world::{Broken, Happening, Others, World};
 
-/// Shortest grace of a cordon; longer than a guardian's whose supervisor has died.
+/// Shortest grace that a command gets on a cordoned machine; a guardian whose supervisor has died
+/// gives less.
 const LEAST_GRACE: Duration = Duration::from_secs(10);
 
 impl World {
@@ -144,8 +145,8 @@ impl World {
     pub(crate) fn judge_deadline(&mut self, p: usize, lease: Id, kill_at: Instant) {
         let until = self.machines[self.pairs[p].machine].clock.when(kill_at);
         let granted = self.granted(p, lease);
-        // A break is heard of later. On a drive it does not end the lease, which is followed too
-        // soon.
+        // The instance hears of the break later. On a drive the break does not end the lease, which
+        // is followed too soon.
         let is = |broken: &Broken| broken.is(p, lease) && broken.of.is_none();
         let broken = self.broken.iter().any(is);
         if until > granted && !broken {
@@ -433,7 +434,7 @@ impl World {
         }
     }
 
-    /// Was the guardian that a supervisor kills silent?
+    /// Judges a supervisor that kills its guardian: was that silent?
     pub(crate) fn judge_giving_up(&mut self, p: usize) {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
@@ -461,7 +462,7 @@ impl World {
         }
     }
 
-    /// Was it necessary to stop the command?
+    /// Judges a guardian that stops the command: was that necessary?
     pub(crate) fn judge_need(&mut self, p: usize) {
         self.tally.drains += 1;
         if let Some(why) = self.needless(p) {
@@ -518,7 +519,8 @@ impl World {
         })
     }
 
-    /// Does another instance have the lock whose loss this supervisor hears of?
+    /// Judges a supervisor that hears of the loss of its lock on a shared drive: does another
+    /// instance have it?
     pub(crate) fn judge_loss(&mut self, p: usize) {
         let Some(drive) = &self.drive else { return };
         let ours = {

@@ -28,7 +28,7 @@ pub(crate) struct Facts {
     pub(crate) hung_up: bool,
     pub(crate) wall_jumped: bool,
     pub(crate) child_signal: bool,
-    /// Since the last look; the world never stops the main process.
+    /// Whether the main process was stopped since the last look; the world never does that.
     pub(crate) stopped: bool,
     /// Whether the socket is full because the supervisor does not read.
     pub(crate) is_full: bool,

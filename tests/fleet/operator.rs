@@ -79,8 +79,8 @@ impl World {
             if drive.makings[..at].iter().any(is_behind) {
                 continue;
             }
-            // Also by an old view, of a lock removed and made again in use, which the rules for
-            // operators exclude.
+            // Also made by an old view, of a lock that was removed and made again while in use,
+            // which the rules for operators exclude.
             if made.era > 0 {
                 continue;
             }

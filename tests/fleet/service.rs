@@ -40,7 +40,7 @@ impl Service {
         }
     }
 
-    /// Requests come in the order of their times.
+    /// Handles a request. Requests come in the order of their times.
     pub(crate) fn handle(&mut self, now: Time, request: Request) -> Reply {
         self.arrived.push(now);
         if let Some(retry_after) = self.throttles

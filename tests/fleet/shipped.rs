@@ -401,7 +401,7 @@ impl Shipped {
         let is_main = matches!(act, Act::One(pid, _) if pid == tree.pid);
         match act {
             Act::Forked { .. } => {
-                // Each tree has a daemon, and executes at once.
+                // Each tree has a daemon, and executes the command at once.
                 (tree.has_daemon, tree.daemon, tree.executed) = (true, true, true);
                 self.dies = false;
                 None

@@ -231,8 +231,8 @@ impl Graph {
         self.first[at]..self.first[at + 1]
     }
 
-    /// Places in postorder, and the back edges: those to a place from which their own can be
-    /// reached.
+    /// Returns the places in postorder, and the back edges: those to a place from which their own
+    /// can be reached.
     fn depth_first(&self) -> (Vec<usize>, Vec<bool>) {
         let count = self.first.len() - 1;
         let mut order = Vec::with_capacity(count);

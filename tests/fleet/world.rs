@@ -138,7 +138,7 @@ pub(crate) struct Tally {
     pub(crate) words: u64,
     pub(crate) unknowable: u64,
     pub(crate) drains: u64,
-    /// Heard of by supervisors, and how many of these in control.
+    /// Cordons that supervisors heard of, and how many of these while in control.
     pub(crate) cordons: u64,
     pub(crate) cordoned_holders: u64,
     pub(crate) unfit: u64,

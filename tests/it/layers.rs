@@ -241,7 +241,7 @@ fn code(text: &str) -> String {
     code
 }
 
-/// Modules named by `crate::room`, by `crate::{room, ...}` or as a crate.
+/// Returns the modules named by `crate::room`, by `crate::{room, ...}` or as a crate.
 fn named(code: &str) -> BTreeSet<String> {
     let (own, core) = (below("crate::", code), below("trafficcop_core::", code));
     let of_core = |name: String| match KERNEL_S_SIDE.contains(&&*name) {

@@ -1,4 +1,4 @@
-//! A judge that never finds a fault would be useless.
+//! Tests of the support: a judge that never finds a fault would be useless.
 
 use std::time::Duration;
 

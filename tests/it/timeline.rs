@@ -52,8 +52,8 @@ fn words(log: &Path, identity: &str) -> Vec<String> {
         .collect()
 }
 
-/// Returns the holder once its command wrote a line and its log has that it runs: a killed process
-/// loses what its log's thread has not written.
+/// Returns the holder once its command has written a line and its log says that it runs: a process
+/// that is killed loses what its log's thread has not written.
 fn in_control(
     scene: &Scene,
     instances: &[(&'static str, Instance)],

@@ -57,8 +57,8 @@ fn shrink(mut plan: Plan) -> Plan {
     plan
 }
 
-/// Standbys must not look in step: intervals vary evenly by a fifth, and the first wait is any part
-/// of an interval.
+/// Checks that standbys do not look in step: intervals vary evenly by a fifth, and the first wait
+/// is any part of an interval.
 fn is_spread(waited: &[(bool, f64)]) {
     for (kept, from, width, bins) in [(true, 80.0, 4.0, 10), (false, 0.0, 10.0, 8)] {
         let mut counts = vec![0_usize; bins];

@@ -312,7 +312,8 @@ impl Search {
                 }
                 let is_read = process.requests.is_empty();
                 self.tell(world, p, Told::Renewed(t0, reply));
-                // Not earlier: an answer is as late as what the guardian has not read.
+                // Not earlier: an answer is late because of earlier delays, and so is what the
+                // guardian has not read for as long.
                 if matches!(reply, Reply::Done(_)) {
                     let process = &mut world.processes[p];
                     process.slow = 0;

@@ -40,8 +40,8 @@ fn main() -> ExitCode {
 
 /// Runs the cases whose names contain one of the words; accepts what `cargo test` passes on.
 fn judge(words: &[String]) -> ExitCode {
-    // A shell that starts this process in the background ignores these, and the commands would
-    // inherit that.
+    // A shell that starts this process in the background sets these to be ignored, and the commands
+    // would inherit that.
     for number in [Signal::SIGINT, Signal::SIGQUIT, Signal::SIGHUP] {
         // SAFETY: the default disposition runs no code of ours.
         unsafe { signal(number, SigHandler::SigDfl) }.expect("a disposition");
@@ -87,7 +87,7 @@ fn judge(words: &[String]) -> ExitCode {
     }
 }
 
-/// Settings that every case runs in; prints what the machine refuses.
+/// Returns the settings that every case runs in; prints what the machine refuses.
 fn settings() -> Vec<(Who, &'static str)> {
     let all = [
         (false, Contain::None, ""),

@@ -59,7 +59,7 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
         partner,
         tells_others: false,
     };
-    // One for something else under the same lease comes first.
+    // A guardian for something else under the same lease is forked first.
     let (ends, awaits) = match spare.as_deref() {
         Some("partner") => Partner::pair().map(|(ends, awaits)| (Some(ends), Some(awaits))),
         _ => Ok((None, None)),

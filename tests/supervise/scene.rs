@@ -162,7 +162,7 @@ impl Scene {
         news
     }
 
-    /// Events up to the one that begins like this.
+    /// Returns all events up to the one that begins like this.
     pub(crate) fn news_until(&mut self, start: &str) -> Vec<String> {
         let mut heard = Vec::new();
         loop {
@@ -228,7 +228,7 @@ impl Scene {
             .extend(kin.into_iter().skip(known).map(Watched::new));
     }
 
-    /// Names the journal, and a place to report to.
+    /// Sets release information that names the journal and a place to report to.
     pub(crate) fn set_release_info(&mut self) {
         let line = format!(
             "set_release_info {} {}",

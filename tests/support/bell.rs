@@ -59,7 +59,7 @@ impl Bell {
             "a standby to listen",
             || {
                 let (guest, rank) = self.visit();
-                // While all before are this test's, there is no other.
+                // While all clients before are this test's, there is no other.
                 if rank != ours.len() {
                     return Some(());
                 }

@@ -1,5 +1,5 @@
-//! A client for the store, as an operator or another program is one. It is independent of the code
-//! under test. An account SAS made once signs it, so that a request is only text.
+//! A client for the store that acts as an operator or as another program. It is independent of the
+//! code under test. An account SAS made once signs it, so that a request is only text.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -180,7 +180,7 @@ impl Blob {
             .collect()
     }
 
-    /// Properties and metadata; `None` without a blob.
+    /// Returns the blob's properties and metadata; `None` if it does not exist.
     #[must_use]
     pub(crate) fn look(&self) -> Option<BTreeMap<String, String>> {
         let reply = Self::ask("HEAD", &self.name, "", &[]);

@@ -35,7 +35,7 @@ pub(crate) struct Metadata {
 }
 
 impl Metadata {
-    /// Calls the machine `name` and announces nothing.
+    /// Starts a service that calls the machine `name` and announces nothing.
     #[must_use]
     pub(crate) fn of(name: &str) -> Metadata {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
@@ -98,7 +98,7 @@ impl Metadata {
         self.service().asked
     }
 
-    /// Waits for that many questions in sequence about events.
+    /// Waits until it was asked for events `times` times in sequence.
     pub(crate) fn await_asked(&self, times: usize) {
         let until = self.service().asked + times;
         await_for(
@@ -136,7 +136,7 @@ fn serve(stream: TcpStream, service: &Mutex<Service>) -> std::io::Result<()> {
         let (method, target) = (words.next().unwrap_or(""), words.next().unwrap_or(""));
         let mut service = service.lock().expect("not poisoned");
         let (status, answer) = if !knows_the_word {
-            // As Azure's refuses requests that a program was tricked into.
+            // Like Azure's: this refuses requests that a program was tricked into.
             (400, String::new())
         } else {
             match (method, target) {

@@ -1,5 +1,5 @@
-//! Namespaces for processes that tests start. Many containers and some machines deny them to
-//! unprivileged users.
+//! Namespaces for processes that tests start. Many containers deny them, and some machines deny
+//! them to unprivileged users.
 
 use std::process::{Command, Stdio};
 

@@ -99,7 +99,7 @@ pub(crate) fn marked(scene: &Path) -> Vec<Process> {
     ours.filter_map(|(pid, _)| Process::read(*pid)).collect()
 }
 
-/// Kills the scene's processes until there are none. Only for its end.
+/// Kills the scene's processes until there are none. For the end of a scene only.
 pub(crate) fn sweep(scene: &Path) {
     for _ in 0..200 {
         let left = marked(scene);
@@ -139,8 +139,8 @@ pub(crate) fn files_at_first() -> (u64, u64) {
     *FIRST.get_or_init(|| getrlimit(Resource::RLIMIT_NOFILE).expect("a limit"))
 }
 
-/// Raises the test process's limit of open files as far as possible, and returns it. It never
-/// lowers it, because other tests share it.
+/// Raises the test process's limit of open files to this number, or as far as possible, and returns
+/// it. It never lowers it, because other tests share it.
 pub(crate) fn allow_ourselves_files(wanted: u64) -> u64 {
     let (soft, hard) = files_at_first();
     let files = wanted.clamp(soft, hard);

@@ -125,8 +125,8 @@ fn compiled(name: &str, source: &str, options: &[&str]) -> PathBuf {
     program
 }
 
-/// A service of Azurite (`blob` or `queue`), installed by npm on first use and after changes of its
-/// lock file.
+/// Returns a service of Azurite (`blob` or `queue`), installed by npm on first use and after
+/// changes of its lock file.
 ///
 /// # Panics
 ///

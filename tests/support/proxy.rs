@@ -416,7 +416,7 @@ fn answer(
     Message { head, body }.write(client)
 }
 
-/// Error code and the store's time are in headers, as the store has them.
+/// Refuses like the store: the error code and the store's time are in headers.
 fn refuse(
     client: &TcpStream,
     head_only: bool,

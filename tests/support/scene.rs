@@ -83,8 +83,8 @@ impl Scene {
         self.run().arg("--file").arg(lock)
     }
 
-    /// Does not judge this scene's event logs: it contradicts the promise or forges logs. Each call
-    /// gives the reason.
+    /// Excludes this scene's event logs from the judgement, because the scene contradicts the
+    /// promise or forges logs. Each call gives the reason.
     pub(crate) fn excuse_event_logs(&self, _why: &'static str) {
         self.event_logs.excuse(Excused::Everything);
     }

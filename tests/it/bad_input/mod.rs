@@ -53,7 +53,7 @@ fn judge(scene: &Scene, stderr: &str, ended: Ended, status: i32, words: &[&str])
     scene.await_nobody();
 }
 
-/// Ignores the harness's own outputs.
+/// Lists the scene's directory without the harness's own outputs.
 fn left_behind(scene: &Scene) -> Vec<String> {
     std::fs::read_dir(scene.directory())
         .unwrap()

@@ -109,7 +109,7 @@ fn a_server_that_never_answers() {
     strange_server(Mode::Freeze, &["locks/one"]);
 }
 
-/// Answers nothing after the handshake with the tests' authority.
+/// Starts a TLS server with the certificate of the tests' authority, which answers nothing.
 fn tls_server() -> u16 {
     let listener = std::net::TcpListener::bind(("127.0.0.1", 0)).unwrap();
     let port = listener.local_addr().unwrap().port();

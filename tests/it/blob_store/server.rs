@@ -241,7 +241,7 @@ impl Server {
         self.locked().misdated.clone()
     }
 
-    /// Ids of all requests, even those refused for their dates.
+    /// Returns the ids of all requests, even those refused for their dates.
     pub(crate) fn ids(&self) -> Vec<String> {
         self.locked().ids.clone()
     }

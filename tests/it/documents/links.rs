@@ -45,7 +45,7 @@ fn prose(document: &str, inline: bool) -> String {
     prose
 }
 
-/// Targets of `[text](target)`; the text may span two lines.
+/// Returns the targets of `[text](target)`; the text may span two lines.
 fn targets(document: &str) -> Vec<String> {
     let prose = prose(document, false);
     let parts = prose.split("](").skip(1);

@@ -97,7 +97,7 @@ pub(crate) fn see_also(page: &mut Roff, pages: &[(&str, &str)]) {
     page.text(text);
 }
 
-/// Backticks make bold, stars italics.
+/// Sets text between backticks in bold, and text between stars in italics.
 pub(crate) fn inlines(text: &str) -> Vec<Inline> {
     let mut inlines = Vec::new();
     for (number, part) in text.split('`').enumerate() {

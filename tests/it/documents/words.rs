@@ -49,7 +49,7 @@ fn has(text: &str, word: &str) -> bool {
     })
 }
 
-/// Comments and strings with their first lines; names are not checked.
+/// Returns comments and strings with their first lines; names are not checked.
 fn said(source: &str) -> Vec<(usize, String)> {
     let bytes = source.as_bytes();
     let mut said = Vec::new();

@@ -30,7 +30,7 @@ fn holder(pairs: &[Pair], token: u64) -> usize {
     )
 }
 
-/// Holders end one after another: killed, asked to stop, hung up on.
+/// Three instances whose holders end one after another: killed, asked to stop, hung up on.
 fn one_after_another(mut start: impl FnMut(&str) -> Pair) {
     let mut pairs: Vec<Pair> = ["a", "b", "c"].iter().map(|name| start(name)).collect();
     let mut left: BTreeSet<usize> = (0..3).collect();

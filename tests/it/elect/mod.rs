@@ -51,7 +51,7 @@ impl Heard {
         )
     }
 
-    /// Spans in which the reader believed to be in control, with tokens.
+    /// Returns the spans in which the reader believed to be in control, with tokens.
     fn tenures(&self) -> Vec<(u64, u64, u64)> {
         let mut found = Vec::new();
         let mut since = None;

@@ -91,7 +91,7 @@ fn options_for_blobs_are_refused_on_a_file() {
     assert_eq!(run.shell("true").finish().ended, Ended::Code(0));
 }
 
-/// Connects where it is told to, and records where.
+/// Starts a proxy that connects where it is told to, and records where.
 fn proxy() -> (u16, Arc<Mutex<Vec<String>>>) {
     let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
     let port = listener.local_addr().expect("it is bound").port();

@@ -3,8 +3,8 @@
 use super::*;
 use crate::entra::desk::Capabilities;
 
-/// Tokens of 36 seconds, a lease of 30. The endpoint fails from the first token on, until a renewal
-/// has failed for want of one.
+/// Plays tokens of 36 seconds with a lease of 30. The endpoint fails from the first token on, until
+/// a renewal has failed for want of one; then it recovers.
 fn outage(container: &str, manner: Capabilities) {
     let stage = Stage::new(container);
     let journal = &stage.scene.journal;

@@ -1,4 +1,4 @@
-//! Is the locked file still the file at the path?
+//! Checks whether the locked file is still the file at the path.
 
 use std::fs;
 

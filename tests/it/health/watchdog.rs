@@ -15,8 +15,8 @@ use crate::support::journal::What;
 use crate::support::scene::Scene;
 use crate::support::{await_for, processes};
 
-/// Feeds the watchdog until a file exists. The limit is three seconds: a busy machine may not
-/// schedule it for more than one.
+/// Starts a command that feeds its watchdog until a file exists. Its limit is three seconds: a busy
+/// machine may not schedule it for more than one.
 fn fed<'a>(scene: &'a Scene, run: Run<'a>, name: &str) -> Instance {
     let deadlock = scene.path(&format!("{name}.deadlock"));
     run.args(["--identity", name, "--watchdog", "3s", "--event-log"])

@@ -1,4 +1,4 @@
-//! Could two have led at the same time?
+//! Judges the answers of instances: could two have led at the same time?
 //!
 //! An answer of 200 was true at some moment between its request and its end. A tenure has no
 //! pauses, so between the first and the last such answer with its token the instance claimed to

@@ -150,7 +150,7 @@ fn stranger(stage: &Stage, act: impl Fn(TcpStream) + Send + 'static) -> Receiver
     contacts
 }
 
-/// Greets the first listener.
+/// Greets as a holder greets its first listener.
 fn greets(guest: &mut TcpStream) -> bool {
     let mut greeting = 9_u64.to_be_bytes().to_vec();
     greeting.extend_from_slice(&[0; 4]);

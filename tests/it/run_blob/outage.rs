@@ -61,7 +61,8 @@ fn a_holder_whose_store_resets_every_connection_is_gone_in_time_and_ends_with_70
     stage.scene.await_nobody();
 }
 
-/// Checks that a failure from one renewal until its report does not disturb the command.
+/// Checks that a failure of the store from one renewal until its report does not disturb the
+/// command.
 fn outage(container: &str, begin: impl FnOnce(&Proxy), end: impl FnOnce(&Proxy)) {
     let stage = Stage::new(container);
     let journal = &stage.scene.journal;

@@ -1,4 +1,4 @@
-//! `--at-most-once`: completed before its command starts, which never runs twice.
+//! `--at-most-once`: a message is completed before its command starts, which never runs twice.
 
 use nix::sys::signal::Signal;
 use service_bus_stand_in::{Act, Fault, On};

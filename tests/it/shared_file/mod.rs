@@ -27,9 +27,10 @@ use trafficcop::Instant;
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 
-/// Renewed every 4 s; in doubt a drain after 9 s, a kill after 11 s.
+/// The lease of most instances here: renewed every 4 s, a drain in doubt after 9 s, killed after 11
+/// s.
 const LEASE: Duration = Duration::from_secs(12);
-/// A standby's looks, plus half a second for a busy machine.
+/// The interval of a standby's looks, plus half a second for a busy machine.
 const POLL: Duration = Duration::from_millis(1500);
 
 /// Returns by when a holder that renewed last at this moment has a successor, on a busy machine,

@@ -269,7 +269,7 @@ fn a_token_that_is_no_number() {
     assert!(of(&told, "lock").1.contains("'seven'"), "{told:#}");
 }
 
-/// Ignores the harness's own outputs.
+/// Lists the scene's directory without the harness's own outputs.
 fn left_behind(scene: &Scene) -> Vec<String> {
     let entries = std::fs::read_dir(scene.directory()).unwrap();
     let names = entries.map(|entry| entry.unwrap().file_name().into_string().unwrap());

@@ -126,7 +126,7 @@ fn the_locks_of_a_directory_and_the_slots_of_one() {
         (&json!("web9"), &json!("held"))
     );
     assert!(all[0]["name"].as_str().unwrap().contains("/locks/job."));
-    // A mistyped path has no locks, but is an error.
+    // A mistyped path is not a directory without locks.
     for path in [scene.path("lokcs"), directory.join("jbo")] {
         let listed = scene.verb("list").arg("--file").arg(&path).finish();
         said(&listed, 69, &[]);

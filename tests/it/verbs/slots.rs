@@ -1,4 +1,5 @@
-//! `run --slots` under their common name; and missing places, which are errors.
+//! The slots of `run --slots`, listed under their common name; and missing places, which are
+//! errors.
 
 use super::{Place, json, refused, said};
 use crate::support::azurite::azurite;

@@ -1,4 +1,4 @@
-//! `--at-most-once`: deleted before its command starts, which never runs twice.
+//! `--at-most-once`: a message is deleted before its command starts, which never runs twice.
 
 use std::time::Duration;
 

@@ -27,7 +27,7 @@ pub(crate) enum Break {
     /// Announced in this version.
     Said(u8),
     Made(u8),
-    /// The record says free; or a process had made the version.
+    /// The record says that the lock is free; or a process had made the version.
     Over,
 }
 

@@ -153,7 +153,7 @@ impl View {
             .collect()
     }
 
-    /// Applies this fate until it is healed.
+    /// Applies this fate to requests of these kinds until the client is healed.
     pub(crate) fn set(&self, ops: &[Op], fate: Fate) {
         self.switchboard().set(ops, None, fate, ALWAYS);
     }

@@ -153,7 +153,7 @@ impl Switchboard {
         });
     }
 
-    /// Answers for dying processes until the client ends.
+    /// Answers the requests of dying processes, until the client ends.
     pub(super) fn spare_the_dying(&self) {
         let board = Arc::downgrade(&self.0);
         std::thread::spawn(move || {

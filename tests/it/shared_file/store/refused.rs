@@ -52,7 +52,8 @@ async fn a_file_that_is_empty_or_was_begun_is_a_lock() {
 
 #[tokio::test]
 async fn a_second_name_of_a_lock_s_file_is_refused() {
-    // Another name would have another chain, and another holder.
+    // The versions are next to the name: under another name there would be two chains, and two
+    // holders.
     let (directory, path) = temporary();
     let target = directory.path().join("target");
     fs::write(&target, "").expect("a file");

@@ -76,7 +76,7 @@ impl World {
     }
 }
 
-/// Sound: it keeps the promise with two clocks that are wrong by 1 % each, and one failed attempt
+/// Whether it keeps the promise with two clocks that are wrong by 1 % each, and one failed attempt
 /// has no effect.
 fn is_sound(budget: &Budget) -> bool {
     let retry = RETRY.min(budget.attempt);

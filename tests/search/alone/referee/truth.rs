@@ -20,7 +20,7 @@ impl World {
             .held
             .as_ref()
             .is_some_and(|held| held.safe_until.is_some());
-        // An operator broke it, unknown to the instance yet.
+        // An operator broke it, which the instance does not know yet.
         let told_since = |broken| told && broken <= self.ledger.told_at;
         let knew = self.ledger.broken.is_none_or(told_since);
         let lately = self.now <= self.ledger.told_at.max(self.resumed) + ms(500);

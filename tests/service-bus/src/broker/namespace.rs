@@ -366,7 +366,7 @@ fn session_of(message: &Message) -> Option<String> {
     message.property(10)?.text().map(str::to_owned)
 }
 
-/// Milliseconds since 1970, for people and clients, never for a decision.
+/// Returns milliseconds since 1970, for people and clients, never for a decision.
 pub(crate) fn wall_millis() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)

@@ -11,7 +11,7 @@ pub struct Settings {
     pub port: u16,
     /// Announced idle time-out; twice this silence ends a client.
     pub idle_time_out: Duration,
-    /// Disuse after which a link is detached by force.
+    /// Idle time after which a link is detached by force.
     pub idle_detach: Duration,
     /// Largest accepted frame, in bytes.
     pub max_frame_size: u32,

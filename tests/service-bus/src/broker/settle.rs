@@ -46,7 +46,7 @@ impl Engine {
         self.answer_drains();
     }
 
-    /// Links with credit, on connections that are not frozen.
+    /// Lists the links with credit, on connections that are not frozen.
     fn takers(&self) -> Vec<(u64, u16, u32)> {
         let mut takers = Vec::new();
         for (id, connection) in self.connections.iter().filter(|(_, c)| !c.frozen) {

@@ -176,7 +176,7 @@ impl<'a> Reader<'a> {
         self.take(length)
     }
 
-    /// Elements of a list or a map, which must fill exactly the announced size.
+    /// Reads the elements of a list or a map, which must fill exactly the announced size.
     fn compound(&mut self, wide: bool, depth: usize) -> Result<Vec<Value>, Malformed> {
         let (mut inner, count) = self.inside(wide)?;
         let depth = deeper(depth)?;

@@ -154,7 +154,7 @@ pub struct Flow {
     pub link_credit: Option<u32>,
     /// Number of messages available at the sender.
     pub available: Option<u32>,
-    /// Whether the sender shall use up the credit after what it has.
+    /// Whether the sender shall send what it has, and then use up the rest of the credit.
     pub drain: bool,
     /// Whether an answer is wanted.
     pub echo: bool,
