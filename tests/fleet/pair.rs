@@ -132,7 +132,7 @@ pub(crate) struct Pair {
     pub(crate) on_orphaned: Option<Pin<Box<dyn Future<Output = ()>>>>,
     pub(crate) guardian_armed: Time,
     pub(crate) tree: Option<Tree>,
-    // --- for the judge ---
+    // For the judge.
     pub(crate) stop_asked: bool,
     /// Time at which it heard of a cordon that has not been lifted.
     pub(crate) cordoned: Option<Time>,
