@@ -1,18 +1,17 @@
 //! The simulated fleet: several instances compete for one lock against an adversary, in virtual
 //! time, in one schedule after another.
 //!
-//! A simulated supervisor consists of the same parts as `run`: the driver, the workload with its
-//! handle on the guardian, and the store. The store of a blob uses the official client over a
-//! simulated network; that of a local file uses the kernel's own lock; that of a shared drive uses
-//! a directory that requests reach late. The guardian is the shipped loop over a simulated process
-//! table. No shipped code is copied.
+//! A simulated supervisor has the parts of `run`: the driver, the workload with its handle on the
+//! guardian, and the store. A blob's store uses the official client over a simulated network, a
+//! local file's the kernel's own lock, a shared drive's a directory that requests reach late. The
+//! guardian is the shipped loop over a simulated process table. No shipped code is copied.
 //!
 //! It is a separate binary because it computes for minutes, at the lowest priority, while other
 //! tests wait.
 //!
 //! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 400) the number of seeds.
-//! `FLEET_PLACE` (`blob`, `file` or `shared drive`) selects the schedules whose lock is there. A
-//! schedule that fails is shrunk to the acts it needs, and printed with its trace; `FLEET_SEED=n
+//! `FLEET_PLACE` (`blob`, `file` or `shared drive`) selects schedules by their lock. A schedule
+//! that fails is shrunk to the acts it needs, and printed with its trace; `FLEET_SEED=n
 //! FLEET_COUNT=1 cargo test --test fleet` plays it again.
 
 #[cfg(not(debug_assertions))]
@@ -87,7 +86,7 @@ fn number(name: &str, otherwise: u64) -> u64 {
         .unwrap_or(otherwise)
 }
 
-/// Prints past the capture of the test harness: the numbers are of interest when all is well, too.
+/// Prints past the harness's capture: the numbers matter when all is well, too.
 fn print(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
@@ -98,7 +97,6 @@ fn fails(schedule: Schedule) -> bool {
     world.violation.is_some()
 }
 
-/// Removes the acts that the failure does not need, one by one.
 fn shrink(mut schedule: Schedule) -> Schedule {
     let mut smaller = true;
     while smaller {
@@ -201,7 +199,8 @@ fn the_promise_holds_in_every_schedule() {
     });
     print(&format!(
         "fleet: {} schedules (seeds {first}..), {} events, {} tenures, {} hand-overs, {} drains or \
-         kills, {} cordons heard of ({} of them in control), {} times not fit; {} overlaps that nobody could have prevented, {} of them told, {} not to be known\n\
+         kills, {} cordons heard of ({} of them in control), {} times not fit; {} overlaps that nobody could have \
+         prevented, {} of them told, {} not to be known\n\
          fleet: schedules, tenures and hand-overs: {:?}\n\
          fleet: faults {:?}\n\
          fleet: on shared drives {:?}\n",

@@ -1,17 +1,15 @@
 //! An exhaustive breadth-first search of the lease on a blob: two instances with the real
-//! [`Tenure`] and the real `GuardianState`, one service that counts leases, and every order of
-//! events up to a bound of ticks and faults. Requests arrive late or never, answers are late or
-//! lost; supervisors, guardians and whole machines stop for any time, die, or are asked to end;
-//! commands end by themselves and leave processes behind.
+//! [`Tenure`] and `GuardianState`, one service, and every order of events up to a bound of ticks
+//! and faults. Requests arrive late or never, answers are late or lost; supervisors, guardians and
+//! machines stop, die, or are asked to end; commands end by themselves and leave processes behind.
 //!
 //! It checks that no command lives while the service does not keep others out for it; that no
-//! command is stopped because of one unanswered call; that a command runs again some time after the
-//! last fault; and that tokens grow. A running process does all that is due before a tick is over,
-//! and the death of a killed command uses the whole margin. So clock drift up to less than that is
-//! covered; the fleet shows how large it may be.
+//! command is stopped because of one unanswered call; that a command runs again after the last
+//! fault; and that tokens grow. A running process does all that is due before a tick is over, and a
+//! killed command's death uses the whole margin. That covers less clock drift than the margin; the
+//! fleet shows how much there may be.
 //!
-//! It is a separate binary for the same reason as the fleet. `SEARCH_FAULTS`, `SEARCH_LAST_FAULT`
-//! and `SEARCH_TICKS` move the bound.
+//! `SEARCH_FAULTS`, `SEARCH_LAST_FAULT` and `SEARCH_TICKS` move the bound.
 
 #[path = "search/alone.rs"]
 mod alone;
@@ -26,7 +24,7 @@ use std::io::Write;
 use model::world::Broken;
 use model::{Bound, Mistake, search};
 
-/// Prints past the capture of the test harness: the numbers are of interest when all is well, too.
+/// Prints past the harness's capture: the numbers matter when all is well, too.
 pub(crate) fn print(text: &str) {
     let _ = std::io::stderr().write_all(text.as_bytes());
 }
@@ -65,7 +63,7 @@ fn the_promise_holds_in_every_order_of_events() {
     }
 }
 
-/// Polls and retries have a random spread, which must not matter on the grid of ticks.
+/// The random spread of polls and retries must not matter on the grid of ticks.
 #[test]
 fn chance_makes_no_difference() {
     let bound = Bound::of(0);

@@ -44,7 +44,6 @@ fn is_module(line: &str) -> bool {
         .is_some_and(|rest| rest.ends_with('{'))
 }
 
-/// Whether a file below `src` is one of tests.
 pub(crate) fn is_test(path: &Path) -> bool {
     let parts = path.iter().map(|part| part.to_string_lossy());
     let mut below = parts.skip_while(|part| part != "src").skip(1);
@@ -93,7 +92,8 @@ pub(crate) fn figures() -> BTreeMap<String, usize> {
 
 #[test]
 fn comments_blanks_and_test_modules_are_not_code() {
-    let text = "//! Doc.\n\nfn f() {\n    // Why.\n    g();\n}\n\n#[cfg(test)]\nmod tests {\n    #[test]\n    fn t() {}\n}\nfn h() {}\n";
+    let text = "//! Doc.\n\nfn f() {\n    // Why.\n    g();\n}\n\n\
+        #[cfg(test)]\nmod tests {\n    #[test]\n    fn t() {}\n}\nfn h() {}\n";
     assert_eq!(count(text), (5, 4));
     assert!(
         is_test(Path::new("crates/core/src/tenure/tests/table.rs"))

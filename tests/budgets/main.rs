@@ -14,7 +14,7 @@ fn root() -> &'static Path {
     Path::new(env!("CARGO_MANIFEST_DIR"))
 }
 
-/// Files of the project below these places, without what is built or installed.
+/// Lists files below these places, without what is built or installed.
 fn files(places: &[&str], ending: &str) -> Vec<PathBuf> {
     fn walk(at: &Path, ending: &str, found: &mut Vec<PathBuf>) {
         if at.is_dir() {
@@ -44,7 +44,6 @@ fn read(path: &Path) -> String {
     fs::read_to_string(path).unwrap_or_else(|why| panic!("{}: {why}", path.display()))
 }
 
-/// Row of the table: the ceiling that holds today, and the budget that it is to reach.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Row {
     ceiling: usize,
@@ -74,14 +73,14 @@ fn parse(table: &str) -> BTreeMap<String, Row> {
     rows.map(row).collect()
 }
 
-/// Lists the figures of today that are above their ceilings.
 fn exceeded(table: &BTreeMap<String, Row>, today: &BTreeMap<String, usize>) -> Vec<String> {
     let mut wrong = Vec::new();
     for (name, figure) in today {
         match table.get(name) {
             None => wrong.push(format!("{name}: {figure}, and no row in tests/budgets/table.txt")),
             Some(row) if *figure > row.ceiling => wrong.push(format!(
-                "{name}: {figure} is above its ceiling of {} (budget {}): take something out, ceilings are never raised",
+                "{name}: {figure} is above its ceiling of {} (budget {}): take something out, ceilings are never \
+                 raised",
                 row.ceiling, row.budget
             )),
             Some(_) => {}

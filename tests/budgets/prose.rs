@@ -1,13 +1,13 @@
 //! Counts of what makes English hard to read; `table.txt` has the limits.
 //!
-//! This is a lint, not a judge: a hit that reads well may stay while the figure is below its limit.
+//! A lint, not a judge: a hit that reads well may stay while the figure is below its limit.
 
 use std::collections::BTreeMap;
 use std::path::{Path, PathBuf};
 
 use crate::{files, read, root};
 
-/// First words of a doc comment that does not begin with the thing or with what it does.
+/// First words of a doc comment that does not begin with the thing or its effect.
 const OPENINGS: &[&str] = &[
     "The same",
     "It ",
@@ -30,7 +30,6 @@ const OPENINGS: &[&str] = &[
     "In ",
     "How ",
 ];
-/// Words and phrases that make a reader stop.
 const RIDDLES: &[&str] = &[
     "whoever",
     "whomever",
@@ -68,14 +67,14 @@ const RIDDLES: &[&str] = &[
     "in any case",
     "all the same",
 ];
-/// Pronouns for the program, which is to be called by its name.
+/// Pronouns for the program, which has a name.
 const WE: &[&str] = &["we", "us", "our", "ours", "ourselves"];
-/// First words of a test's name that is a riddle and not a fact.
+/// First words of a test's name that is a riddle.
 const TEST_OPENINGS: &[&str] = &[
     "what", "who", "whoever", "whose", "nobody", "somebody", "nothing", "one_that", "one_who",
     "that", "the_same", "those", "however", "where", "so", "as", "of", "by", "for", "in", "it",
 ];
-/// Limit of words in a sentence; a longer one is counted.
+/// Longest sentence that is not counted.
 const LONG: usize = 35;
 
 fn hits(text: &str, words: &[&str]) -> usize {
@@ -91,8 +90,8 @@ fn hits(text: &str, words: &[&str]) -> usize {
     words.iter().map(count).sum()
 }
 
-/// Returns the lines that people read: a document without its code blocks; comments and strings of
-/// a source.
+/// Returns the lines that people read: a document without code blocks; comments and strings of a
+/// source.
 fn prose(path: &Path, text: &str) -> Vec<String> {
     let mut lines = Vec::new();
     if path.extension().is_some_and(|ending| ending == "rs") {
@@ -141,7 +140,6 @@ fn strings(line: &str) -> Vec<String> {
     found
 }
 
-/// The number of words of each sentence of a document.
 fn sentences(text: &str) -> Vec<usize> {
     let mut text = text.to_owned();
     for (begin, end) in [("```", "```"), ("<!--", "-->")] {
@@ -220,7 +218,6 @@ fn is_riddle(name: &str) -> bool {
     })
 }
 
-/// Returns hits per ten thousand.
 fn rate(hits: usize, of: usize) -> usize {
     (10_000 * hits).div_ceil(of.max(1))
 }
@@ -326,7 +323,8 @@ fn sentences_end_at_full_stops_table_cells_and_list_items() {
 
 #[test]
 fn test_names_that_begin_like_riddles_are_counted() {
-    let text = "#[test]\nfn who_waits() {}\n#[tokio::test]\n#[cfg(x)]\nasync fn second_sigterm_kills() {}\nfn what() {}";
+    let text = "#[test]\nfn who_waits() {}\n\
+        #[tokio::test]\n#[cfg(x)]\nasync fn second_sigterm_kills() {}\nfn what() {}";
     let names = test_names(text);
     assert_eq!(names, ["who_waits", "second_sigterm_kills"]);
     assert_eq!(names.iter().filter(|name| is_riddle(name)).count(), 1);

@@ -1,7 +1,5 @@
-//! The faults, one function each. A function checks that the fault's target exists, causes the
-//! fault, and waits for its effect before it undoes the fault.
-//!
-//! `play` calls these; the judgement is in `judge`.
+//! The faults, one function each. It checks that the target exists, causes the fault, and waits for
+//! its effect before it undoes it.
 
 use std::fs::File;
 use std::time::Duration;
@@ -13,10 +11,10 @@ use super::stage::{Stage, signal};
 use super::support::proxy::{Call, Fate, Mode};
 use super::table::{Effect, Fault, Lock, Row, Shape};
 
-/// A delay longer than any attempt may take.
+/// Longer than any attempt may take.
 const TOO_LATE: Duration = Duration::from_secs(20);
 const LATE: Duration = Duration::from_millis(1500);
-/// The longest delay with which an attempt of five seconds still gets its answer.
+/// Longest delay with which an attempt of five seconds gets its answer.
 const VERY_LATE: Duration = Duration::from_secs(4);
 const BUSY: Mode = Mode::Answer(503, "text/html", "<html>503</html>");
 const SECOND: u64 = 1_000_000_000;
@@ -25,7 +23,7 @@ fn now() -> u64 {
     Instant::now().as_nanos()
 }
 
-/// Does what must be done before the first instance starts.
+/// Prepares the row before the first instance starts.
 pub(crate) fn prepare(row: &Row, stage: &mut Stage) {
     stage.watched = row.fault == Fault::Hang;
     if row.lock != Lock::Blob {
@@ -74,7 +72,7 @@ pub(crate) fn act(row: &Row, stage: &mut Stage) {
         }
         Fault::Replace | Fault::Unlink | Fault::ReplaceAndCome => touch_the_file(row, stage),
         Fault::Hang => {
-            // The whole tree, by the process ids of this namespace.
+            // By the process ids of this namespace.
             for pid in stage.tree_of("a") {
                 signal(pid, Signal::SIGSTOP);
             }
@@ -112,8 +110,7 @@ pub(crate) fn stop_supervisor(stage: &mut Stage, name: &str, token: u64) {
     match stage.lock {
         Lock::File => stage.await_life(name, now() + 2 * SECOND),
         Lock::Shared | Lock::Blob | Lock::Store => {
-            // Longer than a heartbeat, so that the journal sees anything that still runs at the
-            // same time.
+            // Longer than a heartbeat: the journal sees what still runs at the same time.
             let (_, next) = stage.await_tenure_after(token);
             stage.await_life(&next, now() + SECOND / 5);
         }
@@ -134,21 +131,21 @@ fn stop_both(row: &Row, stage: &mut Stage) {
         Lock::File => stage.await_life("a", now() + 2 * SECOND),
         Lock::Shared | Lock::Blob | Lock::Store => drop(stage.await_tenure_after(stage.first)),
     }
-    // The guardian first, so that the supervisor does not find it silent.
+    // First, so that the supervisor does not find it silent.
     signal(guardian, Signal::SIGCONT);
     signal(supervisor, Signal::SIGCONT);
 }
 
 fn stop_guardian_kill_supervisor(stage: &mut Stage) {
     let (supervisor, guardian) = (stage.supervisor("a"), stage.guardian("a"));
-    // Both are stopped, so that the supervisor cannot find the guardian silent before it dies.
+    // Both, so that the supervisor cannot find the guardian silent before it dies.
     stage.stop(supervisor);
     stage.stop(guardian);
     signal(supervisor, Signal::SIGKILL);
     stage.until("the supervisor to be dead", |stage| {
         stage.instances.get_mut("a")?.ended()
     });
-    // The kernel sends SIGCONT, too, if this death orphaned the guardian's process group.
+    // The kernel sends it, too, if this death orphaned the guardian's process group.
     signal(guardian, Signal::SIGCONT);
 }
 

@@ -1,14 +1,13 @@
-//! Limit on how many rows at a time start instances and their trees, which takes the processor.
+//! Limits how many rows start instances at a time, which takes the processor.
 
 use std::sync::{Condvar, Mutex, PoisonError};
 
-/// Counter of free passes.
 pub(crate) struct Gate {
     free: Mutex<usize>,
     left: Condvar,
 }
 
-/// A pass; dropping it returns it.
+/// Dropping it returns it.
 pub(crate) struct Pass<'a>(&'a Gate);
 
 impl Gate {

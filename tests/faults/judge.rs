@@ -1,7 +1,5 @@
 //! The judgement: from the journal's stamps, the store's log and the process table, with no
-//! tolerance.
-//!
-//! Nothing is decided by what the program under test reports of itself.
+//! tolerance. The program's own reports decide nothing.
 
 use std::collections::BTreeSet;
 
@@ -9,19 +7,17 @@ use super::stage::Stage;
 use super::support::journal::{Line, What};
 use super::support::proxy::Seen;
 
-/// The longest time from sending the last answered attempt to its answer.
+/// Longest time from sending the last answered attempt to its answer.
 const ATTEMPT: u64 = 5_000_000_000;
-/// The delay within which an answer always finds the attempt still waiting.
+/// Delay within which an answer always finds the attempt waiting.
 const PROMPTLY: u64 = 2_500_000_000;
 
-/// Findings about one row.
 #[derive(Debug, Default)]
 pub(crate) struct Verdict {
-    /// Two tenures with processes alive at the same time, or a token that did not grow.
+    /// Two tenures alive at the same time, or a token that did not grow.
     pub(crate) overlaps: Vec<String>,
-    /// Processes of a command that lived without a supervisor and a guardian.
+    /// Processes that lived without a supervisor and a guardian.
     pub(crate) survivors: Vec<String>,
-    /// Commands that were stopped without a reason.
     pub(crate) needless: Vec<String>,
 }
 
@@ -31,11 +27,10 @@ impl Verdict {
     }
 }
 
-/// A tenure, by its token and its holder.
+/// Token and holder of a tenure.
 pub(crate) type Which = (u64, String);
 
-/// Judges a stage whose instances have all ended. `touched` has the tenures that a fault was
-/// allowed to end.
+/// Judges a stage whose instances have ended. A fault was allowed to end the tenures in `touched`.
 pub(crate) fn judge(stage: &mut Stage, touched: &BTreeSet<Which>) -> Verdict {
     let mut verdict = Verdict::default();
     let tenures = stage.scene.journal.tenures();
@@ -84,8 +79,8 @@ pub(crate) fn judge(stage: &mut Stage, touched: &BTreeSet<Which>) -> Verdict {
     verdict
 }
 
-/// Judges a command that lost its lease because the store could not be reached. Its tree must end
-/// before the lease; SIGTERM must not come while there is time for another attempt.
+/// Judges a command whose store could not be reached. Its tree must end before the lease; SIGTERM
+/// must not come while there is time for another attempt.
 pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
     let mut grants = stage.proxies["a"].log();
     grants.retain(|seen| {
@@ -96,8 +91,8 @@ pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
             && seen.status.is_some_and(|status| status < 300)
             && seen.at < first_loss(stage)
     });
-    // The last grant that it can have seen, and the last that it must have seen: on a starved
-    // machine an answer can reach a client that has just given up waiting.
+    // The last grants that it can have seen and must have seen: on a starved machine an answer can
+    // reach a client that has just given up.
     let promptly = |seen: &&Seen| seen.delivered_at < seen.at + PROMPTLY;
     let heard = grants.iter().rev().find(promptly);
     let Some(grant) = grants.last() else {
@@ -107,7 +102,7 @@ pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
     let lines = stage.lines();
     let of_first = || lines.iter().filter(|line| line.token == first);
     let last = of_first().map(|line| line.at).max().unwrap_or(0);
-    // The proxy saw the request after it was sent, so this is no stricter than the promise.
+    // The proxy saw the request after it was sent: no stricter than the promise.
     if last >= grant.at + 15_000_000_000 {
         verdict
             .overlaps
@@ -124,7 +119,6 @@ pub(crate) fn judge_outage(stage: &mut Stage, verdict: &mut Verdict) {
     }
 }
 
-/// Returns when the second tenure began.
 fn first_loss(stage: &Stage) -> u64 {
     let tenures = stage.scene.journal.tenures();
     tenures.get(1).map_or(u64::MAX, |tenure| tenure.first)

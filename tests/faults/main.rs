@@ -7,13 +7,13 @@
 //!     FAULTS_SEED=7 FAULTS_RANDOM=100 ...               other combinations, and more of them
 //!     FAULTS_JOBS=16 ...                                how many rows are played at the same time
 //!
-//! It is a separate binary because its rows are data, not functions; it runs at the same time as
-//! the other tests.
+//! It is a separate binary because its rows are data, not functions; it runs beside the other
+//! tests.
 //!
-//! Rows of the promise tolerate nothing. Other rows are those in which, as the guarantees say, no
-//! local process can exclude an overlap: overlaps in them are only counted. A row that cannot run
-//! on this machine is named with the reason; so is a row that failed while the whole machine was
-//! paused, and was played again.
+//! Rows of the promise tolerate nothing. In the other rows, as the guarantees say, no local process
+//! can exclude an overlap: overlaps are only counted. A row that cannot run on this machine is
+//! named with the reason; so is one that failed while the whole machine was paused, and was played
+//! again.
 
 mod acts;
 mod gate;
@@ -43,12 +43,11 @@ use table::{CONTAINS, Contain, Row};
 use trafficcop::Instant;
 
 const RANDOM: u64 = 24;
-/// Number of rows that are played at the same time: most of their time they wait for a lease.
+/// Rows played at the same time: most of their time they wait for a lease.
 const JOBS: u64 = 64;
-/// Number of rows that may start processes at the same time.
+/// Rows that start processes at the same time.
 const STARTS: usize = 4;
 
-/// A row of the table, or a random one.
 enum Piece {
     Row(Row),
     Made(Made),
@@ -99,7 +98,6 @@ impl Piece {
     }
 }
 
-/// Counts of either the rows of the promise or the others.
 #[derive(Default)]
 struct Sum {
     rows: usize,
@@ -130,7 +128,6 @@ impl Sum {
 struct Results {
     promise: Sum,
     others: Sum,
-    /// Number of rows that were played a second time.
     again: usize,
     failed: Vec<(String, Vec<String>)>,
 }
@@ -174,7 +171,6 @@ fn main() -> ExitCode {
     perform(pieces, seed)
 }
 
-/// Returns the containments that are not available on this machine, with the reasons.
 fn unavailable() -> BTreeMap<&'static str, String> {
     let mut reasons = BTreeMap::new();
     for contain in CONTAINS {
@@ -201,7 +197,7 @@ fn perform(mut pieces: Vec<Piece>, seed: u64) -> ExitCode {
         }
         reason.is_none()
     });
-    // Create the container once, before dozens of rows want it at the same time.
+    // Once, before dozens of rows want it at the same time.
     if pieces.iter().any(|piece| piece.name().contains("Blob")) {
         support::blob::Blob::named("faults/first").create(&[]);
     }
@@ -255,7 +251,6 @@ fn perform(mut pieces: Vec<Piece>, seed: u64) -> ExitCode {
     }
 }
 
-/// Plays a piece; returns its verdict and what is wrong with it.
 fn play_once(piece: &Piece, seed: u64, gate: &Gate) -> (Verdict, Vec<String>) {
     let played = std::panic::catch_unwind(AssertUnwindSafe(|| match piece {
         Piece::Row(row) => play::play(row, gate),
@@ -279,7 +274,7 @@ fn play(piece: &Piece, seed: u64, gate: &Gate, results: &Mutex<Results>, verbose
     let mut begin = Instant::now();
     let (mut verdict, mut wrong) = play_once(piece, seed, gate);
     let mut again = 0;
-    // Writes of two tenures at the same time are an overlap, even if the machine was paused.
+    // An overlap, even if the machine was paused.
     let stood_still = match verdict.overlaps[..] {
         [] => support::standstill::since(begin),
         _ => support::standstill::of_all_since(begin),

@@ -1,5 +1,4 @@
-//! Plays a row: instances compete, the fault comes, another instance gets control or does not, all
-//! instances end, and the judge decides.
+//! Plays a row: instances compete, the fault comes, all instances end, and the judge decides.
 
 use std::collections::BTreeSet;
 
@@ -94,7 +93,7 @@ pub(crate) fn play(row: &Row, gate: &Gate) -> Verdict {
     verdict
 }
 
-/// Excuses reports of overlaps in the instances' event logs that are to be expected in this row.
+/// Excuses the reports of overlaps that this row causes.
 fn excuse(row: &Row, stage: &Stage) {
     let scene = &stage.scene;
     if !row.is_of_the_promise() {

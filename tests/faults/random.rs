@@ -16,7 +16,6 @@ use super::stage::{Stage, signal};
 use super::support::proxy::Mode;
 use super::table::{CONTAINS, Contain, LOCKS, Lock, SHAPES, Shape};
 
-/// Faults of the holder's processes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blow {
     Nothing,
@@ -27,7 +26,6 @@ enum Blow {
     StopThenKillSupervisor,
 }
 
-/// Faults on the holder's way to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Weather {
     Fair,
@@ -37,7 +35,6 @@ enum Weather {
     Delay(u64),
 }
 
-/// One round: a blow and a weather at the same time.
 #[derive(Clone, Copy, Debug)]
 struct Round {
     shape: Shape,
@@ -45,7 +42,6 @@ struct Round {
     blow: Blow,
 }
 
-/// A random row.
 #[derive(Clone, Debug)]
 pub(crate) struct Made {
     number: usize,
@@ -155,7 +151,7 @@ pub(crate) fn play(made: &Made, seed: u64, gate: &Gate) -> Verdict {
     let mut shapes: Vec<(String, Shape)> = Vec::new();
     let mut token = 0;
     for (number, round) in made.rounds.iter().enumerate() {
-        // One newcomer a round replaces the instances that have ended.
+        // One newcomer a round replaces what has ended.
         let newcomers: &[&str] = if number == 0 {
             &["0", "1", "2"]
         } else {

@@ -1,5 +1,4 @@
-//! The stage of a row: the competing instances, the proxy in front of the first, and functions that
-//! wait for events.
+//! The stage of a row: instances, a proxy, and functions that wait for events.
 //!
 //! It looks every 25 ms and reads only what is new in the journal: dozens of rows play at the same
 //! time, and looking must not slow the machine down.
@@ -23,23 +22,20 @@ use super::support::proxy::{Call, Proxy, Seen};
 use super::support::scene::Scene;
 use super::table::{Contain, Lock, Shape};
 
-/// Limit of a wait: two leases that run out, and a minute and a half.
+/// Two leases that run out, and a minute and a half.
 const PATIENCE: Duration = Duration::from_secs(120);
 /// Limit of a wait once every instance has ended, so that hardly anything can happen.
 const NOBODY: Duration = Duration::from_secs(20);
 const LOOK: Duration = Duration::from_millis(25);
 
-/// Number of rows begun.
 static PLAYED: AtomicU64 = AtomicU64::new(0);
 
-/// Incremental reader of the journal.
 struct Reader {
     file: Option<File>,
     rest: String,
     lines: Vec<Line>,
 }
 
-/// The stage; see the module's text.
 pub(crate) struct Stage {
     pub(crate) scene: Scene,
     pub(crate) lock: Lock,
@@ -48,18 +44,17 @@ pub(crate) struct Stage {
     pub(crate) blob: Blob,
     pub(crate) instances: BTreeMap<String, Instance>,
     pub(crate) proxies: BTreeMap<String, Proxy>,
-    /// Token of the first tenure: more than 1 if a slow store kept an earlier tenure from writing
-    /// its record.
+    /// More than 1 if a slow store kept an earlier tenure from writing its record.
     pub(crate) first: u64,
     shapes: BTreeMap<String, Shape>,
-    /// Whether commands are expected to send heartbeats, and do.
+    /// Commands are expected to send heartbeats, and do.
     pub(crate) watched: bool,
     reader: Reader,
 }
 
 impl Stage {
     pub(crate) fn new(place: &str, lock: Lock, contain: Contain, lease: &'static str) -> Stage {
-        // Each row has a blob of its own, also when it is played again.
+        // A blob of its own, also when it is played again.
         let played = PLAYED.fetch_add(1, Ordering::Relaxed);
         Stage {
             scene: Scene::new(),
@@ -80,7 +75,7 @@ impl Stage {
         }
     }
 
-    /// Puts a proxy between the store and the instance that will have this name.
+    /// Puts a proxy in front of the instance that will have this name.
     pub(crate) fn put_proxy(&mut self, name: &str) -> &Proxy {
         let proxy = Proxy::before(azurite().port);
         self.proxies.entry(name.to_owned()).or_insert(proxy)
@@ -133,8 +128,8 @@ impl Stage {
         self.shapes.insert(name.to_owned(), shape);
     }
 
-    /// Restarts instances that left because they had never reached the store: an emulator without
-    /// processor time for half a lease is no fault of an instance, and no row's subject.
+    /// Restarts instances that never reached the store: an emulator without processor time for half
+    /// a lease is no row's subject.
     fn start_again(&mut self) {
         let strangers = self.instances.iter_mut().filter_map(|(name, one)| {
             let knew = |log: &str| log.contains("in control") || log.contains("standing by");
@@ -151,7 +146,6 @@ impl Stage {
         File::create(self.scene.path("done")).expect("a file in the scene");
     }
 
-    /// Waits until `look` finds something.
     pub(crate) fn until<T>(
         &mut self,
         what: &str,
@@ -173,7 +167,6 @@ impl Stage {
         }
     }
 
-    /// Collects everything that helps to explain a failure.
     pub(crate) fn story(&self) -> String {
         let mut text = String::new();
         for (name, instance) in &self.instances {
@@ -196,9 +189,6 @@ impl Stage {
         )
     }
 
-    // --- the journal ---
-
-    /// Returns all lines so far.
     pub(crate) fn lines(&mut self) -> &[Line] {
         self.reader.read(self.scene.journal.path());
         &self.reader.lines
@@ -214,14 +204,14 @@ impl Stage {
         })
     }
 
-    /// Waits until every role of the first tenure, this instance's, has recorded itself.
+    /// Waits until every role of this first tenure has recorded itself.
     pub(crate) fn await_first(&mut self, name: &str, shape: Shape) {
         let start = self.await_line(&format!("the start of {name}"), |line| line.tag == name);
         self.first = start.token;
         self.await_tree(name, shape, start.token);
     }
 
-    /// Waits until every role of this command has recorded itself.
+    /// Waits until every role has recorded itself.
     pub(crate) fn await_tree(&mut self, name: &str, shape: Shape, token: u64) {
         for role in shape.command().1 {
             let tag = format!("{name}{role}");
@@ -231,15 +221,15 @@ impl Stage {
         }
     }
 
-    /// Waits until a process of this instance's command has lived at this instant or later.
+    /// Waits until a process of the command has lived then or later.
     pub(crate) fn await_life(&mut self, name: &str, at: u64) {
         self.await_line(&format!("life of {name}"), |line| {
             line.tag == name && line.at > at
         });
     }
 
-    /// Waits until a process of the tree of `a` has lived at this instant or later, or another
-    /// instance has control: a starting instance kills what it finds in a dead one's cgroup.
+    /// Waits until a process of `a`'s tree has lived then or later, or another instance has
+    /// control: a starting instance kills what it finds in a dead one's cgroup.
     pub(crate) fn await_life_or_tenure(&mut self, at: u64) {
         let first = self.first;
         self.await_line("life in the tree of a, or another tenure", |line| {
@@ -247,7 +237,7 @@ impl Stage {
         });
     }
 
-    /// Waits for a tenure with a greater token than this, and returns its token and its holder.
+    /// Waits for a tenure with a greater token; returns its token and holder.
     pub(crate) fn await_tenure_after(&mut self, token: u64) -> (u64, String) {
         let line = self.await_line(&format!("a tenure after token {token}"), |line| {
             line.token > token && line.what == What::Beat && !line.tag.contains('/')
@@ -255,22 +245,17 @@ impl Stage {
         (line.token, line.tag)
     }
 
-    // --- the log ---
-
     pub(crate) fn await_log(&mut self, name: &str, words: &str) {
         self.until(&format!("\"{words}\" in the log of {name}"), |stage| {
             stage.instances[name].stderr().contains(words).then_some(())
         });
     }
 
-    // --- processes ---
-
-    /// Returns the supervisor's process id.
     pub(crate) fn supervisor(&self, name: &str) -> i32 {
         self.instances[name].pid()
     }
 
-    /// Returns the guardian's process id, once the guardian has set its process name.
+    /// Returns the guardian's pid, once it has set its process name.
     pub(crate) fn guardian(&mut self, name: &str) -> i32 {
         let supervisor = self.supervisor(name);
         self.until(&format!("the guardian of {name}"), |stage| {
@@ -282,7 +267,6 @@ impl Stage {
         })
     }
 
-    /// Sends SIGSTOP to a process, and waits until it is stopped.
     pub(crate) fn stop(&mut self, pid: i32) {
         signal(pid, Signal::SIGSTOP);
         self.until("a process to be stopped", |_| {
@@ -292,7 +276,6 @@ impl Stage {
         });
     }
 
-    /// Lists the living processes of the tree of this instance's command.
     pub(crate) fn tree_of(&self, name: &str) -> Vec<i32> {
         let holder = format!("TRAFFICCOP_HOLDER={name}");
         let mut all = processes::marked(self.scene.directory());
@@ -306,14 +289,13 @@ impl Stage {
         all.into_iter().map(|process| process.pid).collect()
     }
 
-    /// Waits until the tree of this instance's command is empty.
     pub(crate) fn await_no_tree_of(&mut self, name: &str) {
         self.until(&format!("the tree of {name} to be gone"), |stage| {
             stage.tree_of(name).is_empty().then_some(())
         });
     }
 
-    /// Kills the tree of this instance's command, which has no supervisor and no guardian any more.
+    /// Kills the tree of a command that has no supervisor and guardian any more.
     pub(crate) fn sweep(&mut self, name: &str) {
         self.until(&format!("the tree of {name} to be swept away"), |stage| {
             let tree = stage.tree_of(name);
@@ -324,7 +306,6 @@ impl Stage {
         });
     }
 
-    /// Waits until every supervisor has ended.
     pub(crate) fn await_supervisors(&mut self) {
         self.until("all instances to end", |stage| {
             let ended = stage
@@ -335,7 +316,6 @@ impl Stage {
         });
     }
 
-    /// Waits until every supervisor and every guardian has ended.
     pub(crate) fn await_end(&mut self) {
         self.await_supervisors();
         self.until("all guardians to end", |stage| {
@@ -345,9 +325,7 @@ impl Stage {
         });
     }
 
-    // --- the store ---
-
-    /// Waits for a request that came to the proxy of this instance after `since`.
+    /// Waits for a request that came after `since`.
     pub(crate) fn await_seen(
         &mut self,
         name: &str,
@@ -362,8 +340,7 @@ impl Stage {
         })
     }
 
-    /// Returns the last acquire or renewal that the store granted and whose answer reached this
-    /// instance.
+    /// Returns the last acquire or renewal whose grant reached this instance.
     pub(crate) fn last_grant(&self, name: &str) -> Option<Seen> {
         let mut log = self.proxies.get(name)?.log();
         log.retain(|seen| {

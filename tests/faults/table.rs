@@ -3,60 +3,51 @@
 //! Pure. Only this file says which rows may overlap or leave survivors; a row of the promise may do
 //! neither.
 
-/// A fault of the holder, its store or its lock.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Fault {
     KillSupervisor,
     KillGuardian,
     KillBoth,
-    /// SIGSTOP to the supervisor, until its deadline has passed; then SIGCONT.
+    /// SIGSTOP until its deadline has passed; then SIGCONT.
     StopSupervisor,
-    /// SIGSTOP to the guardian, for good.
+    /// SIGSTOP for good.
     StopGuardian,
-    /// SIGSTOP to both, until the deadline has passed; then SIGCONT.
+    /// SIGSTOP to both until the deadline has passed; then SIGCONT.
     StopBoth,
-    /// SIGSTOP, then SIGKILL to the supervisor.
     StopThenKillSupervisor,
     /// SIGSTOP to the guardian, SIGKILL to the supervisor; then SIGCONT to the guardian.
     StopGuardianKillSupervisor,
-    /// The store hangs until another is in control.
+    /// Hangs until another is in control.
     Freeze,
-    /// Connections are reset until another is in control.
+    /// Resets connections until another is in control.
     Cut,
-    /// Every answer is late until another is in control.
+    /// Delays every answer until another is in control.
     Delay,
-    /// The store answers 503 until another is in control.
+    /// Answers 503 until another is in control.
     Busy,
     /// The answer to a renewal is late, then the store hangs until another is in control.
     LateThenFreeze,
     /// One renewal hangs for a while.
     BriefFreeze,
-    /// Connections are reset until the instance has noticed.
+    /// Resets connections until the instance has noticed.
     BriefCut,
-    /// Answers are late.
     BriefDelay,
-    /// The store answers 503 until the instance has noticed.
+    /// Answers 503 until the instance has noticed.
     BriefBusy,
-    /// The answer to the acquire is lost.
     LoseAcquire,
-    /// The answer to a renewal is lost.
     LoseRenew,
-    /// The answer to the release is lost.
     LoseRelease,
-    /// An operator breaks the lease at the end of its time.
+    /// Breaks the lease at the end of its time.
     BreakAtItsEnd,
-    /// An operator breaks the lease with a period that is longer than its time.
+    /// Breaks it with a period longer than its time.
     BreakWithPeriod,
-    /// An operator breaks the lease at once.
     BreakNow,
     Delete,
-    /// Another file is moved over the lock file.
     Replace,
-    /// The lock file is unlinked.
     Unlink,
     /// Another file is moved over the lock file, and another instance comes.
     ReplaceAndCome,
-    /// SIGSTOP to the command, which is watched.
+    /// SIGSTOP to a watched command.
     Hang,
 }
 
@@ -67,7 +58,7 @@ use Fault::{
     StopGuardianKillSupervisor, StopSupervisor, StopThenKillSupervisor, Unlink,
 };
 
-/// Faults of processes: every lock, every command, every containment.
+/// Every lock, every command, every containment.
 pub(crate) const OF_PROCESSES: [Fault; 8] = [
     KillSupervisor,
     KillGuardian,
@@ -78,7 +69,7 @@ pub(crate) const OF_PROCESSES: [Fault; 8] = [
     StopThenKillSupervisor,
     StopGuardianKillSupervisor,
 ];
-/// Faults of a store that cost control: every command, every containment.
+/// Faults that cost control: every command, every containment.
 const OF_THE_STORE: [Fault; 9] = [
     LateThenFreeze,
     Freeze,
@@ -90,7 +81,7 @@ const OF_THE_STORE: [Fault; 9] = [
     BreakNow,
     Delete,
 ];
-/// Faults of a store that must cost nothing.
+/// Faults that must cost nothing.
 const HARMLESS: [Fault; 7] = [
     BriefFreeze,
     BriefCut,
@@ -106,20 +97,19 @@ const OF_THE_FILE: [Fault; 3] = [Replace, Unlink, ReplaceAndCome];
 pub(crate) enum Lock {
     /// A local file: no deadline.
     File,
-    /// A file as on a drive that machines share: a lease on a chain of versions.
+    /// A lease on a chain of versions, as on a drive that machines share.
     Shared,
     Blob,
-    /// An entry of a helper's store; `FAULTS_STORE` names another helper than the one with files.
+    /// An entry of a helper's store; `FAULTS_STORE` names another helper.
     Store,
 }
 
-/// A kind of command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Shape {
     Plain,
-    /// A process and its child, which both note a SIGTERM and stay.
+    /// A process and its child, which note a SIGTERM and stay.
     Stubborn,
-    /// A process, and a daemon: forked twice, in its own session, all descriptors closed.
+    /// A process, and a daemon in its own session without descriptors.
     Daemon,
     /// A process, and short-lived ones in sessions of their own.
     Forking,
@@ -148,7 +138,7 @@ impl Contain {
 }
 
 impl Shape {
-    /// Returns the journalist's options, and the roles that must have recorded themselves.
+    /// Returns the journalist's options, and the roles that must record themselves.
     pub(crate) fn command(self) -> (&'static [&'static str], &'static [&'static str]) {
         match self {
             Shape::Plain => (&[], &[""]),
@@ -162,10 +152,9 @@ impl Shape {
     }
 }
 
-/// Effect of a fault on the command that was running.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
-    /// None; the command runs until it ends by itself.
+    /// Runs until it ends by itself.
     Untouched,
     /// Stopped; another tenure follows.
     Lost,
@@ -178,7 +167,6 @@ pub(crate) struct Row {
     pub(crate) lock: Lock,
     pub(crate) shape: Shape,
     pub(crate) contain: Contain,
-    /// Number of competing instances: two or three.
     pub(crate) instances: usize,
 }
 
@@ -205,12 +193,12 @@ impl Row {
         }
     }
 
-    /// Whether no local process can exclude an overlap here, as the guarantees list it.
+    /// Whether no local process can exclude an overlap, as the guarantees list it.
     pub(crate) fn may_overlap(&self) -> bool {
         let on_its_own = self.contain == Contain::Pidns;
         match self.fault {
             BreakNow | Delete | ReplaceAndCome => true,
-            // Every process that has not closed the lock file's descriptor holds the lock.
+            // Whatever has not closed the lock file's descriptor holds the lock.
             KillBoth => match self.shape {
                 Shape::Plain => false,
                 Shape::Daemon => !on_its_own,
@@ -221,12 +209,11 @@ impl Row {
         }
     }
 
-    /// Whether no process is left to kill the rest of the command's tree.
+    /// Whether no process is left to kill the rest of the tree.
     pub(crate) fn may_survive(&self) -> bool {
         self.fault == KillBoth && self.shape != Shape::Plain && self.contain != Contain::Pidns
     }
 
-    /// Whether the promise covers the row.
     pub(crate) fn is_of_the_promise(&self) -> bool {
         !self.may_overlap() && !self.may_survive()
     }
@@ -254,7 +241,7 @@ pub(crate) fn rows() -> Vec<Row> {
     kinds.extend(OF_PROCESSES.map(|fault| (fault, Lock::Store)));
     kinds.extend(LOCKS.map(|lock| (Hang, lock)));
     for fault in OF_THE_FILE {
-        // A newcomer to a shared lock finds its versions, and stands by.
+        // A newcomer finds a shared lock's versions, and stands by.
         if fault != ReplaceAndCome {
             kinds.push((fault, Lock::Shared));
         }

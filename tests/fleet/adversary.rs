@@ -1,5 +1,5 @@
-//! The adversary: a list of acts, made from a schedule's seed before it begins. So one act can be
-//! removed and the rest tried again.
+//! The adversary: a list of acts, made from a seed in advance. So one act can be removed and the
+//! rest tried again.
 
 use std::time::Duration;
 
@@ -10,28 +10,27 @@ use super::clock::{MILLI, SECOND, Time};
 use super::drive::GRACE;
 use super::drive_deeds as drive;
 
-/// Fate of the requests that are sent while it lasts.
+/// Fate of the requests sent while it lasts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Weather {
     /// Requests and replies take up to this long, and overtake each other.
     Slow(Time),
     LosesRequests,
     LosesReplies,
-    /// One message in four is late by up to this long; the others overtake it.
+    /// One message in four is late by up to this long.
     Straggles(Time),
     /// No request arrives. (In other weathers one in five escapes.)
     Cut,
-    /// Each request arrives a second time, up to this much later.
+    /// Each request arrives again, up to this much later.
     Twice(Time),
     /// The store does not act; the answer has this status.
     Answers(u16, Option<u64>),
-    /// The store acts, and still answers with a 500.
+    /// The store acts, and answers with a 500.
     DoesAndDenies,
     /// The store does nothing until the end, then everything.
     Frozen,
 }
 
-/// Processes of an instance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Who {
     Supervisor,
@@ -39,7 +38,6 @@ pub(crate) enum Who {
     Both,
 }
 
-/// A kind of request to the store.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Acquire,
@@ -54,8 +52,7 @@ pub(crate) enum Deed {
     /// Weather for one machine, or for all.
     Net(Option<usize>, Weather, Time),
     Stop(usize, Who, Time),
-    /// Stops the supervisor for this long when its next request of this kind is at the store,
-    /// before it can read the answer.
+    /// Stops the supervisor for this long when its next request of this kind is at the store.
     Trap(usize, Kind, Time),
     Kill(usize, Who),
     Suspend(usize, Time),
@@ -63,18 +60,17 @@ pub(crate) enum Deed {
     Delete,
     Signal(usize, i32),
     WallJump(usize),
-    /// Makes a machine's reads of a shared drive this old, for this long.
+    /// Makes a machine's reads this old, for this long.
     Stale(usize, Time, Time),
-    /// Makes reads of the lock's path differ from what was written.
+    /// Reads of the lock's path differ from what was written.
     Torn(Time),
-    /// Restarts the drive's server, with or without a grace period.
     RestartServer(bool),
-    /// Puts the server's clock forward by this many seconds.
+    /// Puts it forward by this many seconds.
     ServerClock(u64),
-    /// An operator removes old versions, but for this many of the last.
+    /// An operator removes all but this many of the last versions.
     Tidy(usize),
-    /// Cordons the machine. The disturbance comes this much later at the earliest, if that is
-    /// known. The cordon is lifted after the second time, or never.
+    /// The disturbance comes this much later at the earliest, if known. The cordon is lifted after
+    /// the second time, or never.
     Cordon(usize, Option<Time>, Option<Time>),
 }
 
@@ -84,12 +80,11 @@ pub(crate) struct Act {
     pub(crate) deed: Deed,
 }
 
-/// Behaviour of a machine's command while the adversary acts.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Habit {
-    /// Mean time until it ends by itself.
+    /// Mean time to its own end.
     pub(crate) lives: Option<Time>,
-    /// Percentages: ignores SIGTERM; leaves a daemon; has a daemon that ignores SIGTERM.
+    /// Percentages: ignores SIGTERM; leaves a daemon; whose daemon ignores SIGTERM.
     pub(crate) deaf: u8,
     pub(crate) daemon: u8,
     pub(crate) deaf_daemon: u8,
@@ -98,14 +93,12 @@ pub(crate) struct Habit {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Place {
     Blob,
-    /// A file on one machine's disk: each of the machines is an instance on it.
+    /// A file on one machine's disk, with all instances.
     File,
-    /// A file on a drive that the machines share.
     Shared,
 }
 
 impl Place {
-    /// Name of the place in the count.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Place::Blob => "blob",
@@ -114,7 +107,6 @@ impl Place {
         }
     }
 
-    /// Whether this deed can happen to a lock there.
     fn knows(self, deed: Deed) -> bool {
         match deed {
             Deed::Net(..) | Deed::Stop(..) | Deed::Kill(..) => true,
@@ -129,13 +121,12 @@ impl Place {
     }
 }
 
-/// A schedule: everything but the small random choices on the way.
+/// A schedule: all but the small random choices on the way.
 #[derive(Clone, Debug)]
 pub(crate) struct Schedule {
     pub(crate) seed: u64,
-    /// Budgets of the instances on each machine.
     pub(crate) budgets: Vec<Budget>,
-    /// Greatest age of a read of a shared drive at any time.
+    /// Greatest age of a read at any time.
     pub(crate) staleness: Time,
     pub(crate) poll: Duration,
     pub(crate) grace: Duration,
@@ -144,11 +135,11 @@ pub(crate) struct Schedule {
     pub(crate) store_ppm: i64,
     pub(crate) habit: Habit,
     pub(crate) place: Place,
-    /// Longest time for which one instance may have control without a break.
+    /// Longest unbroken control of one instance.
     pub(crate) max_hold: Option<Duration>,
     pub(crate) cooldown: Duration,
     pub(crate) acts: Vec<Act>,
-    /// Time at which the last act is over and its effect on the network has passed.
+    /// Time at which the last act and its effect on the network are over.
     pub(crate) rest: Time,
 }
 
@@ -239,8 +230,7 @@ impl Schedule {
         }
     }
 
-    /// Interval at which a machine is asked whether it is fit to take control; in every fourth
-    /// schedule.
+    /// Interval of the condition's questions, in every fourth schedule.
     // From the seed itself: one more draw would change the schedules of all seeds.
     pub(crate) fn asks_every(&self) -> Option<Duration> {
         self.seed.is_multiple_of(4).then_some(self.poll)
@@ -351,13 +341,11 @@ fn cordon(rng: &mut Rng, machine: usize) -> Deed {
     Deed::Cordon(machine, before, (rng.u8(0..4) > 0).then(|| span(rng, 60)))
 }
 
-/// Makes meetings of acts that hardly ever happen by chance.
 fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
     let machine = rng.usize(0..machines);
     let at = rng.u64(3..60) * SECOND + rng.u64(0..1000) * MILLI;
     match drawn {
-        // New deadlines are in the socket of a guardian that continues later than its stopped
-        // supervisor.
+        // New deadlines are in the socket of a guardian that continues later than its supervisor.
         0 => vec![
             Act {
                 at,
@@ -390,7 +378,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 deed: Deed::Net(Some(machine), Weather::Twice(LONGEST), 15 * SECOND),
             },
         ],
-        // A cordon arrives while an attempt to acquire is on its way.
+        // A cordon arrives during an attempt to acquire.
         3 => vec![
             Act {
                 at: 0,
@@ -401,7 +389,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
                 deed: cordon(rng, machine),
             },
         ],
-        // Every machine is cordoned, one after another, and one dies of its disturbance.
+        // Every machine is cordoned in turn, and one dies of its disturbance.
         4 => {
             let mut acts = vec![Act {
                 at: at + rng.u64(0..20_000) * MILLI,
@@ -413,8 +401,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
             }));
             acts
         }
-        // Answers are late, and then stop: counting the lease from an answer would make it too
-        // long.
+        // Answers are late, and then stop: a lease counted from an answer would be too long.
         5 => vec![
             Act {
                 at,
@@ -455,7 +442,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
             }));
             acts
         }
-        // A guardian that is stopped now and then for short times is not silent.
+        // A guardian stopped now and then for short times is not silent.
         8 => (0..6)
             .map(|n| Act {
                 at: at + n * 9 * SECOND + rng.u64(0..5000) * MILLI,
@@ -486,7 +473,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
             }));
             acts
         }
-        // The order to start is in the socket of a stopped guardian until it is too late.
+        // The order to start waits in a stopped guardian's socket until it is too late.
         11 => {
             // It begins within two seconds, at an unknown time.
             let stop = |n: u64| Act {

@@ -1,5 +1,3 @@
-//! The clocks of the simulation: true time, and a machine's clock.
-
 use std::time::Duration;
 
 use trafficcop::Instant;
@@ -10,7 +8,7 @@ pub(crate) type Time = u64;
 pub(crate) const SECOND: Time = 1_000_000_000;
 pub(crate) const MILLI: Time = 1_000_000;
 
-/// CLOCK_BOOTTIME of a machine: runs on in suspend, with an error of up to one per cent.
+/// CLOCK_BOOTTIME of a machine: runs on in suspend, up to one per cent wrong.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Clock {
     offset: u64,
@@ -27,7 +25,6 @@ impl Clock {
         u128::try_from(1_000_000 + self.ppm).expect("a clock goes forward")
     }
 
-    /// Reading of the clock at `time`.
     pub(crate) fn at(self, time: Time) -> Instant {
         let gone = u128::from(time) * self.rate() / 1_000_000;
         Instant::from_nanos(self.offset + u64::try_from(gone).expect("short schedules"))

@@ -1,8 +1,8 @@
 //! Many standbys on one lock, in virtual time: the real state machine of each, the requests that
-//! `crates/lease/src/blob` makes for it, and the model of a leased blob. Nothing fails by chance.
-//! It measures how long a hand-over takes and how many requests reach the service.
+//! `crates/lease/src/blob` makes, and the model of a leased blob. Nothing fails by chance. It
+//! measures how long a hand-over takes and how many requests reach the service.
 //!
-//! The fleet's tests and `cargo bench -- crowd` use it, and judge the figures.
+//! The fleet's tests and `cargo bench -- crowd` judge the figures.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -19,26 +19,23 @@ use super::store::{Code, Id, LeaseState, Record, Reply, Request};
 
 const LEASE: Duration = Duration::from_secs(60);
 const TERM: i32 = 15;
-/// Pause after which a stopped or crashed instance starts again as a standby.
+/// Pause after which a stopped or crashed instance starts again.
 const AWAY: Time = SECOND;
 
-/// Parameters of a crowd.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) standbys: usize,
     pub(crate) poll: Duration,
-    /// Time that a command takes to end after its stop signal.
+    /// Time that a command takes to end.
     pub(crate) drain: Duration,
     pub(crate) started_within: Duration,
-    /// Whether the service refuses requests above its target, and the Retry-After that it then
-    /// sends.
+    /// The service refuses requests above its target, with this Retry-After.
     pub(crate) throttles: Option<Option<Duration>>,
-    /// Whether holders ring and standbys listen.
     pub(crate) doorbell: bool,
     pub(crate) seed: u64,
 }
 
-/// Purpose of a request, with what is needed to judge the answer.
+/// A request, with what is needed to judge the answer.
 #[derive(Clone, Copy, Debug)]
 enum Errand {
     Look,
@@ -61,7 +58,6 @@ enum Errand {
     },
 }
 
-/// A scheduled event.
 enum Due {
     Join,
     Wake {
@@ -71,34 +67,30 @@ enum Due {
     Send(Errand, Request),
     Arrive(Errand, Request),
     Return(Errand, Reply),
-    /// The listener hears the holder's bell.
     Rang(Ring),
-    /// A standby's connection reaches the instance that it takes for the holder.
+    /// A standby's connection reaches the supposed holder.
     Connect(Bell),
 }
 
 struct Member {
-    /// Number of this life; events of an earlier life are ignored.
+    /// Number of this life; events of earlier lives are ignored.
     life: u64,
     tenure: Tenure,
-    /// Number of the last wake-up that was set; earlier ones are void.
+    /// Number of the last wake-up; earlier ones are void.
     armed: u64,
-    /// Lease id of this series of attempts, and of the tenure that results.
+    /// Lease id of this series of attempts, and of its tenure.
     id: Id,
     give_up_at: Instant,
     t0: Instant,
     record: Option<Record>,
-    /// Whether the core has reported that another has control.
+    /// The core has reported that another has control.
     waits: bool,
-    /// Whether the command lives.
     runs: bool,
-    /// Whether it accepts connections to its bell.
     rings: bool,
-    /// Listeners at its bell, by rank: a member, and which of its lives.
+    /// Listeners by rank: a member, and which of its lives.
     listeners: Vec<Option<(usize, u64)>>,
 }
 
-/// The simulation; see the module's text.
 pub(crate) struct Crowd {
     plan: Plan,
     now: Time,
@@ -107,7 +99,7 @@ pub(crate) struct Crowd {
     members: Vec<Member>,
     pub(crate) service: Service,
     jitter: fastrand::Rng,
-    /// Number of commands started, and the time of the last start.
+    /// Number of commands started, and the last start.
     controlled: (usize, Time),
     gave_up: usize,
 }
@@ -140,12 +132,12 @@ impl Crowd {
         self.now
     }
 
-    /// Counts instances that gave up although they had not been asked to stop.
+    /// Counts instances that gave up unasked.
     pub(crate) fn gave_up(&self) -> usize {
         self.gave_up
     }
 
-    /// Counts instances that know that another has control.
+    /// Counts instances that know of another's control.
     pub(crate) fn standing_by(&self) -> usize {
         self.members.iter().filter(|member| member.waits).count()
     }
@@ -162,14 +154,15 @@ impl Crowd {
         self.now = until;
     }
 
-    /// Runs until every instance has looked at least twice.
+    /// Runs until every instance has looked twice.
     pub(crate) fn settle(&mut self) {
         self.run_until(self.now + 3 * nanos(self.plan.poll));
     }
 
-    /// Runs until another command starts; returns for how long the lock was free before.
+    /// Runs until another command starts; returns how long the lock was free.
     ///
     /// # Panics
+    ///
     /// If none starts within an hour.
     fn run_until_control(&mut self) -> Duration {
         let (tenures, limit) = (self.controlled.0, self.now + 3600 * SECOND);
@@ -180,14 +173,14 @@ impl Crowd {
         Duration::from_nanos(self.controlled.1 - self.service.until_free())
     }
 
-    /// Asks the holder to stop; returns the time from the release to the next control.
+    /// Asks the holder to stop; returns the time from release to control.
     pub(crate) fn hand_over(&mut self) -> Duration {
         let holder = self.holder();
         self.tell(holder, Event::StopAsked(TERM));
         self.run_until_control()
     }
 
-    /// Kills the holder's supervisor; its guardian ends the tree and releases the lease.
+    /// Kills the holder's supervisor; its guardian ends the tree and releases.
     pub(crate) fn crash(&mut self) -> Duration {
         let holder = self.holder();
         let id = self.members[holder].id;
@@ -199,7 +192,7 @@ impl Crowd {
         self.run_until_control()
     }
 
-    /// Kills the holder's whole machine: the lease runs out.
+    /// Kills the holder's machine: the lease runs out.
     pub(crate) fn power_off(&mut self) -> Duration {
         let holder = self.holder();
         self.service.is_left_to_run_out();
@@ -213,7 +206,6 @@ impl Crowd {
         runs.expect("an instance is in control")
     }
 
-    /// Rings for the listeners of the holder `who`, after this long.
     fn ring(&mut self, who: usize, ring: Ring, after: Time) {
         for (listener, life) in self.members[who].listeners.clone().into_iter().flatten() {
             let way = self.jitter.u64(MILLI / 10..MILLI);
@@ -226,7 +218,6 @@ impl Crowd {
         }
     }
 
-    /// Makes a standby listen to this bell only.
     fn attend(&mut self, who: usize, bell: Option<Bell>) {
         let me = (who, self.members[who].life);
         for member in &mut self.members {
@@ -259,7 +250,6 @@ impl Crowd {
         self.due(self.now + MILLI, who, Due::Rang(ring));
     }
 
-    /// Ends an instance; it comes back as a new one.
     fn leave(&mut self, who: usize) {
         self.attend(who, None);
         let life = self.members[who].life + 1;
@@ -327,7 +317,6 @@ impl Crowd {
         }
     }
 
-    /// Passes an event to the core, as `hold` does.
     fn tell(&mut self, who: usize, event: Event) {
         if matches!(event, Event::Workload(WorkloadEvent::TreeEmpty { .. })) {
             self.members[who].runs = false;
@@ -342,7 +331,6 @@ impl Crowd {
         self.acted(who);
     }
 
-    /// Continues after a step: the instance has ended, or sets its next wake-up.
     fn acted(&mut self, who: usize) {
         let member = &mut self.members[who];
         if let Some(ending) = member.tenure.ending() {

@@ -1,4 +1,4 @@
-//! Costs of many standbys to the service, and how soon one of them takes over.
+//! The service's cost of many standbys, and how soon one takes over.
 
 use std::time::Duration;
 
@@ -7,10 +7,10 @@ use super::crowd::{Crowd, Plan};
 use super::service::TARGET;
 
 const MINUTE: Time = 60 * SECOND;
-/// Time for look, acquire and sign, there and back.
+/// Look, acquire and sign, there and back.
 const ROUND_TRIPS: Duration = Duration::from_millis(40);
 const DEFAULT: Duration = Duration::from_secs(2);
-/// Number of standbys for which, as docs/azure.md says, the default poll is made.
+/// Standbys for which the default poll is made, as docs/azure.md says.
 const AT_THE_DEFAULT: usize = 80;
 
 fn plan(standbys: usize, poll: Duration) -> Plan {
@@ -25,8 +25,8 @@ fn plan(standbys: usize, poll: Duration) -> Plan {
     }
 }
 
-/// Numbers of standbys with their polls: the default, and docs/azure.md's advice for more, a second
-/// for every 40.
+/// Returns numbers of standbys with their polls: the default, and docs/azure.md's advice for more,
+/// a second for every 40.
 fn as_the_book_says() -> [(usize, Duration); 3] {
     [
         (AT_THE_DEFAULT, DEFAULT),
@@ -42,7 +42,7 @@ fn per_cent(share: usize, time: Time) -> usize {
 }
 
 /// Checks that any ten seconds stay below a tenth of the target. Standbys do not co-ordinate, so in
-/// an hour one second has two thirds more than the average; none is much busier.
+/// an hour one second has two thirds more than the average.
 fn is_calm(crowd: &Crowd, from: Time, to: Time) {
     let ten = crowd.service.busiest(from, to, 10 * SECOND);
     assert!(ten < per_cent(10, 10 * SECOND), "{ten} in ten seconds");
@@ -143,7 +143,7 @@ fn a_hand_over_takes_no_longer_than_an_eighth_of_a_poll_and_a_crash_than_a_poll(
     }
 }
 
-/// Values of Retry-After that the service sends with a refusal.
+/// Retry-After of a refusal.
 const WISHES: [Option<Duration>; 2] = [None, Some(Duration::from_secs(5))];
 
 #[test]

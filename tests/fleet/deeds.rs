@@ -1,5 +1,3 @@
-//! Effects of the adversary's deeds on processes, machines and the store.
-
 use trafficcop::Instant;
 use trafficcop::internals::signals::SignalEvent;
 use trafficcop_core::Cordon;
@@ -12,7 +10,6 @@ use super::store::{Id, Request};
 use super::world::{Broken, Happening, Others, World};
 
 impl World {
-    /// Does the act with this number in the schedule.
     pub(crate) fn act(&mut self, at: usize) {
         let Act { deed, .. } = self.schedule.acts[at];
         self.say(|| format!("ADVERSARY: {deed:?}"));
@@ -195,8 +192,6 @@ impl World {
         self.plan(until, Happening::Continue(p, Who::Supervisor));
     }
 
-    // --- cordons ---
-
     pub(crate) fn lifted(&mut self, machine: usize, number: u64) {
         let it = &mut self.machines[machine];
         if it.cordon.as_ref().is_some_and(|(last, _)| *last == number) {
@@ -207,7 +202,7 @@ impl World {
     }
 
     /// Schedules when the supervisor learns of a cordon: it asks the platform now and then, and
-    /// gets no answer sometimes.
+    /// sometimes gets no answer.
     pub(crate) fn announce_later(&mut self, machine: usize) {
         let at = self.now + self.rng.u64(0..6000) * MILLI;
         self.plan(at, Happening::Announced(machine));

@@ -1,6 +1,6 @@
 //! A shared drive as its server has it: directories and files with all their history, because a
-//! client may be shown any earlier state in its reads. Changes are judged by the present state. It
-//! knows no lock, except that the referee asks about the names of versions.
+//! client's reads may show any earlier state. Changes are judged by the present one. It knows no
+//! lock, except that the referee asks about versions.
 
 use std::collections::BTreeMap;
 use std::ffi::OsString;
@@ -14,13 +14,13 @@ use trafficcop_lease::shared_file::{Answer, Call, Found, Kind};
 use super::adversary::Act;
 use super::clock::{SECOND, Time};
 
-/// Time for which a restarted server opens, creates, renames and removes nothing.
+/// A restarted server opens, creates, renames and removes nothing for this long.
 pub(crate) const GRACE: Time = 41 * SECOND;
 
-/// Number of the first operator; makers of versions below it are instances.
+/// The first operator; instances have smaller numbers.
 pub(crate) const OPERATOR: usize = 1 << 20;
 
-/// Second at which its clock begins, since 1970.
+/// Start of its clock, in seconds since 1970.
 const EPOCH: u64 = 1_700_000_000;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -29,16 +29,14 @@ enum Node {
     File(Vec<u8>),
 }
 
-/// A change of what a name stands for.
 struct Change {
     at: Time,
-    /// Machine whose own client sees the change at once.
+    /// Machine whose client sees the change at once.
     machine: usize,
     node: Option<Node>,
     modified: Duration,
 }
 
-/// A version that was made.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Making {
     pub(crate) version: u64,
@@ -47,17 +45,17 @@ pub(crate) struct Making {
     pub(crate) by: usize,
     /// Number of times that all versions had been removed before.
     pub(crate) era: u64,
-    /// Whether the record of the version before had said that the lock is free.
+    /// The record of the version before said that the lock is free.
     pub(crate) after_release: bool,
-    /// Whether the version before was absent.
+    /// The version before was absent.
     after_nothing: bool,
-    /// Whether the version before was its maker's own, and had none before itself.
+    /// The version before was its maker's own, and had none before itself.
     pub(crate) goes_on_from_nothing: bool,
-    /// Whether no process waited for the request any more.
+    /// No process waited for the request any more.
     pub(crate) by_nobody: bool,
 }
 
-/// A request that arrives although no process waits for it.
+/// A request for which no process waits.
 struct Ghost {
     at: Time,
     machine: usize,
@@ -65,21 +63,19 @@ struct Ghost {
     call: Call,
 }
 
-/// The server; see the module's text.
 pub(crate) struct Server {
     pub(crate) now: Time,
     pub(crate) rng: Rng,
-    /// Acts of the adversary on the way to the server.
     pub(crate) acts: Vec<Act>,
-    /// Greatest age of a machine's reads at any time.
+    /// Greatest age of a machine's reads.
     pub(crate) staleness: Time,
-    /// Views: for each machine, the time as of which it reads, and until when.
+    /// Views by machine: time as of which it reads, and until when.
     pub(crate) views: Vec<(Time, Time)>,
     pub(crate) starts: u64,
     pub(crate) grace_until: Time,
     /// Time until which reads of the lock's path differ from what was written.
     pub(crate) torn_until: Time,
-    /// Whether such reads also happen now and then at other times.
+    /// They also do so now and then at other times.
     pub(crate) tears: bool,
     /// Seconds by which its clock is ahead.
     pub(crate) ahead: u64,
@@ -89,11 +85,10 @@ pub(crate) struct Server {
     ghosts: Vec<Ghost>,
     pub(crate) era: u64,
     pub(crate) makings: Vec<Making>,
-    /// Versions (and their eras) whose leases an operator has announced to break.
+    /// Versions (and eras) whose leases an operator announced to break.
     pub(crate) said_broken: Vec<(u64, u64)>,
-    /// Instances that wrote the record of a version that they had not made.
+    /// Instances that wrote the record of another's version.
     pub(crate) forged: Vec<(usize, u64)>,
-    /// Counts of the rare events that did happen.
     pub(crate) counts: BTreeMap<&'static str, u64>,
     pub(crate) trace: Option<Vec<(Time, String)>>,
 }
@@ -137,7 +132,6 @@ impl Server {
         *self.counts.entry(what).or_default() += 1;
     }
 
-    /// Advances the time, and lets pending requests arrive.
     pub(crate) fn go_on(&mut self, now: Time) {
         while let Some(at) = (0..self.ghosts.len())
             .filter(|at| self.ghosts[*at].at <= now)
@@ -155,7 +149,7 @@ impl Server {
         self.now = now;
     }
 
-    /// Schedules a request to arrive this much later, even if no process waits for it then.
+    /// Lets a request arrive this much later, even if no process waits then.
     pub(crate) fn haunt(&mut self, later: Time, machine: usize, by: usize, call: Call) {
         if changes(&call) {
             let at = self.now + later;
@@ -203,7 +197,7 @@ impl Server {
             .filter(move |name| name.parent() == Some(path))
     }
 
-    /// Changes the time stamp of the directory that contains this path.
+    /// Stamps the directory that contains this path.
     fn touch(&mut self, machine: usize, path: &Path) {
         if let Some(parent) = path.parent()
             && self.present(parent).is_some()
@@ -237,7 +231,7 @@ impl Server {
         self.now.saturating_sub(old)
     }
 
-    /// Carries out a call of a process on a machine. A pure read is as of the machine's view.
+    /// Carries out a call. A pure read is as of the machine's view.
     pub(crate) fn carry_out(
         &mut self,
         machine: usize,
@@ -432,8 +426,6 @@ impl Server {
         Ok(Answer::Bytes(bytes))
     }
 
-    // --- the versions ---
-
     fn number(&self, path: &Path) -> Option<u64> {
         let name = path.file_name()?.to_str()?;
         (path.parent() == Some(&self.versions)).then(|| name.parse().ok())?
@@ -462,11 +454,10 @@ impl Server {
         };
         let before = self.before(&made);
         made.after_nothing = before.is_none() && version > 1;
-        // After that it has waited as long as for a version that has no readable record.
+        // After that it has waited as long as for a version without a readable record.
         let lately = |before: &Making| self.now < before.at + 59 * SECOND;
         let own = before.filter(|it| it.by == by && it.after_nothing && !it.by_nobody);
-        // The process may since have made the version before `before`, and then it only steps over
-        // `before`.
+        // The process may since have made the one before, and then only steps over it.
         let is_behind = version >= 2
             && self.present(&self.name(version - 2)).is_some()
             && self.maker(version - 2) == Some(by);
@@ -474,8 +465,8 @@ impl Server {
         self.makings.push(made);
     }
 
-    /// Whether the record of this version, or a hint, has ever said that the lock is free: an old
-    /// view may still show that after a late write has replaced it.
+    /// Whether this version's record, or a hint, ever said that the lock is free: an old view may
+    /// still show that after a late write has replaced it.
     fn says_released(&self, version: u64) -> bool {
         let record = self.name(version.saturating_sub(1)).join("next/record");
         let said = |change: &Change| match &change.node {
@@ -490,7 +481,6 @@ impl Server {
         self.present(&record).is_some_and(said) || hints.filter(|hint| hint.at >= since).any(said)
     }
 
-    /// Returns the making of the version before this one, if that version exists.
     pub(crate) fn before(&self, made: &Making) -> Option<Making> {
         let version = made.version.checked_sub(1)?;
         self.present(&self.name(version))?;
@@ -505,7 +495,6 @@ impl Server {
         there.filter_map(|name| self.number(name)).collect()
     }
 
-    /// Returns the greatest version that exists.
     pub(crate) fn greatest(&self) -> Option<u64> {
         self.versions().last().copied()
     }
@@ -516,7 +505,7 @@ impl Server {
         made.map(|made| made.by)
     }
 
-    /// Returns when the last version of a tenure that began with this one was made. A tenure ends
+    /// Returns when the last version of the tenure that began with this one was made. A tenure ends
     /// with another's first version; a version that an old view makes behind the last ends nothing.
     pub(crate) fn last_of(&self, by: usize, era: u64, token: u64) -> Option<Time> {
         let its = |made: &Making| made.by == by && made.era == era && made.version == token;
@@ -532,7 +521,6 @@ impl Server {
         Some(last.at)
     }
 
-    /// Returns the era in which an instance last made this version.
     pub(crate) fn era_of(&self, by: usize, token: u64) -> Option<u64> {
         let of = |made: &&Making| made.by == by && made.version == token;
         self.makings.iter().rev().find(of).map(|made| made.era)
@@ -554,7 +542,6 @@ impl Server {
         }
     }
 
-    /// An operator removes the whole lock.
     pub(crate) fn remove_all(&mut self) {
         self.remove(&self.versions.clone());
         self.remove(&self.lock.clone());
@@ -574,7 +561,6 @@ impl Server {
     }
 }
 
-/// Returns the version that a record is about.
 fn version_in(bytes: &[u8]) -> Option<u64> {
     let text = String::from_utf8_lossy(bytes);
     let (_, rest) = text.split_once("{\"version\":")?;
@@ -597,7 +583,7 @@ pub(crate) fn changes(call: &Call) -> bool {
     }
 }
 
-/// Whether a restarted server delays this call: one that opens, renames or removes.
+/// Whether a restarted server delays what opens, renames or removes.
 pub(crate) fn waits_for_grace(call: &Call) -> bool {
     match call {
         Call::RemoveDirectory(_)

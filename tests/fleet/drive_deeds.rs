@@ -1,4 +1,4 @@
-//! Faults of a shared drive, its server and its readers, and rare meetings of such faults.
+//! Faults of a shared drive, and rare meetings of such faults.
 
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use trafficcop_core::Budget;
 use super::adversary::{Act, Deed, Weather, Who, span};
 use super::clock::{MILLI, SECOND, nanos};
 
-/// Draws budgets, which may differ from machine to machine.
 pub(crate) fn budgets(rng: &mut Rng, machines: usize) -> Vec<Budget> {
     let mixed = rng.bool();
     let least = rng.bool();
@@ -49,7 +48,6 @@ fn deed(rng: &mut Rng, machines: usize) -> Deed {
         4 | 5 => Deed::Torn(span(rng, 60)),
         6..9 => Deed::RestartServer(rng.bool()),
         9 => Deed::ServerClock(rng.u64(1..7200)),
-        // All but the last version, or only old ones.
         _ => Deed::Tidy(match rng.usize(3..10) {
             7.. => 1,
             keep => keep,
@@ -62,7 +60,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
     let at = rng.u64(3..40) * SECOND + rng.u64(0..1000) * MILLI;
     let act = |at, deed| Act { at, deed };
     match drawn {
-        // A view older than the versions that are kept, and other weather on the way.
+        // A view older than the versions that are kept, and other weather.
         0..4 => {
             let gone = rng.u64(60..200) * SECOND;
             let back = rng.u64(5..60) * SECOND;
@@ -134,7 +132,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
             at,
             Deed::Net(Some(machine), Weather::Frozen, 75 * SECOND),
         )],
-        // A holder comes back when another has taken over, whose record is not written yet.
+        // A holder comes back when another has taken over, with no record yet.
         11 => vec![
             act(at, Deed::RestartServer(true)),
             act(
@@ -153,7 +151,7 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
             acts.push(act(at + rng.u64(6..24) * SECOND, Deed::Tidy(1)));
             acts
         }
-        // An operator breaks a holder's lease without telling it, and old views hide that.
+        // An operator breaks a lease without telling its holder; old views hide that.
         13 => vec![
             act(at, Deed::Stale(machine, 2 * SECOND, 58 * SECOND)),
             act(
@@ -168,15 +166,15 @@ fn pattern(rng: &mut Rng, machines: usize, drawn: u8) -> Vec<Act> {
     }
 }
 
-/// Makes acts that must meet to the second, by the leases of the schedule.
+/// Makes acts that must meet to the second, by the schedule's leases.
 pub(crate) fn meetings(rng: &mut Rng, budgets: &[Budget]) -> Vec<Act> {
     let machine = rng.usize(0..budgets.len());
     let act = |at, deed| Act { at, deed };
     let lease = |machine: usize| nanos(budgets[machine].lease);
     match rng.u8(0..16) {
-        // The guardian of a dead supervisor is stopped until another instance has the lock, and
-        // then releases with the last information that it got; a third instance looks for the first
-        // time just then.
+        // A dead supervisor's guardian is stopped until another instance has the lock, then
+        // releases with the last information it got. A third instance looks for the first time just
+        // then.
         0 | 1 => {
             let at = rng.u64(3000..30_000) * MILLI;
             let rest = lease(machine) * 2 / 3;
@@ -191,8 +189,8 @@ pub(crate) fn meetings(rng: &mut Rng, budgets: &[Budget]) -> Vec<Act> {
                 ),
             ]
         }
-        // A view is older than the versions that are kept, and a request made then gets an error,
-        // or its answer dies with the server.
+        // A view is older than the versions that are kept, and a request made then fails, or its
+        // answer dies with the server.
         2 | 3 => {
             let at = rng.u64(300..12_000) * MILLI;
             let longest = (0..budgets.len()).map(lease).max().expect("machines");

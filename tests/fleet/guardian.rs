@@ -23,11 +23,11 @@ use super::world::{From, Happening, World};
 
 const SIGKILL: i32 = 9;
 
-/// Limit of turns in one second of true time; more are a busy loop. While it kills, it looks every
-/// few milliseconds.
+/// Turns in one second of true time; more are a busy loop. While it kills, it looks every few
+/// milliseconds.
 const TURNS: u32 = 200;
 
-/// Releases the lease as a dying guardian's process does, with the alarm that ends it.
+/// Releases as a dying guardian's process does, with the alarm that ends it.
 async fn release_by(memory: Arc<Memory>) {
     let (done, end) = oneshot::channel();
     let work = move || {
@@ -42,7 +42,6 @@ async fn release_by(memory: Arc<Memory>) {
 }
 
 impl World {
-    /// Turns the guardian's loop if it has something to do.
     pub(crate) fn guard(&mut self, p: usize) {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
@@ -94,7 +93,6 @@ impl World {
         self.plan_turn(p);
     }
 
-    /// Notes what it waits for next, if it continues.
     fn wait_again(&mut self, p: usize, now: Instant) {
         let pair = &mut self.pairs[p];
         let Some(event_loop) = &mut pair.event_loop else {
@@ -117,7 +115,6 @@ impl World {
         pair.waits_until = millis.map_or(Time::MAX, |millis| self.now + Time::from(millis) * MILLI);
     }
 
-    /// Schedules its next turn, from what is known now.
     fn plan_turn(&mut self, p: usize) {
         let pair = &self.pairs[p];
         if pair.guardian != Life::Runs || pair.on_orphaned.is_some() {
@@ -187,7 +184,6 @@ impl World {
         }
     }
 
-    /// Releases the lease after the supervisor is dead and the tree is empty.
     fn live_on(&mut self, p: usize) {
         let mut context = Context::from_waker(Waker::noop());
         let pair = &mut self.pairs[p];
@@ -212,8 +208,6 @@ impl World {
             self.plan(at + lag, Happening::Guardian(p));
         }
     }
-
-    // --- the command ---
 
     fn give_birth(&mut self, p: usize, token: u64) {
         let habit = self.schedule.habit;
@@ -248,7 +242,7 @@ impl World {
         self.judge_birth(p);
     }
 
-    /// Returns the lease in the last release information that its supervisor sent.
+    /// Returns the lease in the last release information from its supervisor.
     pub(crate) fn lease_of(&self, p: usize) -> Option<Id> {
         if let Some(drive) = &self.drive {
             let token = self.pairs[p].handle.link().token?;

@@ -1,5 +1,5 @@
-//! A supervisor as the world sees it: the far end of its guardian's socket, and a record of each
-//! call of its driver, for the world to carry out and to judge.
+//! A supervisor as the world sees it: its end of the guardian's socket, and a record of its
+//! driver's calls, for the world to carry out and judge.
 
 use std::io;
 use std::os::fd::{BorrowedFd, OwnedFd};
@@ -22,7 +22,6 @@ use trafficcop_guardian::Peer;
 use super::pair::Life;
 use super::store::Request;
 
-/// A deed of a supervisor, in order.
 pub(crate) enum Did {
     /// A frame to its guardian.
     Sent(Vec<u8>, Option<OwnedFd>),
@@ -32,17 +31,17 @@ pub(crate) enum Did {
     Ended(Ending),
     Extended(Deadlines),
     KilledGuardian,
-    /// The kill of the rest of the tree, in the guardian's place.
+    /// Kill of the rest of the tree, in the guardian's place.
     Swept,
     /// An attempt to get control.
     Competed,
-    /// Whether its machine is fit to take control, as it learnt.
+    /// Whether its machine is fit, as it learnt.
     HeardOfFitness(bool),
-    /// The loss of the lease, from the answer to a renewal.
+    /// Loss of the lease, by the answer to a renewal.
     HeardLost {
         until: Option<Instant>,
     },
-    /// The loss of the lease, from the answer to a release.
+    /// Loss of the lease, by the answer to a release.
     ReleasedLost {
         until: Option<Instant>,
     },
@@ -52,7 +51,6 @@ pub(crate) enum Did {
     Wrong(&'static str),
 }
 
-/// State that a supervisor shares with the world.
 pub(crate) struct Link {
     pub(crate) did: Vec<Did>,
     pub(crate) to_supervisor: Vec<u8>,
@@ -62,14 +60,14 @@ pub(crate) struct Link {
     pub(crate) token: Option<u64>,
     /// Whether SIGCHLD is pending: its guardian was stopped, was continued or ended.
     pub(crate) child: bool,
-    /// State of the guardian at the time when the supervisor is polled.
+    /// The guardian's state when the supervisor is polled.
     pub(crate) guardian: Life,
     pub(crate) tree_lives: bool,
-    /// Answer that its condition would give now.
+    /// The condition's answer now.
     pub(crate) is_fit: bool,
 }
 
-/// One supervisor's link, which acts as its guardian's process and as its observer.
+/// One supervisor's link: its guardian's process, and its observer.
 #[derive(Clone)]
 pub(crate) struct Handle(Arc<Mutex<Link>>);
 
@@ -92,8 +90,7 @@ impl Handle {
     }
 }
 
-/// Acts as the guardian's process. The world polls a supervisor on every event, so no waker is
-/// needed here.
+/// The guardian's process. The world polls a supervisor on every event, so no waker is needed.
 impl Peer for Handle {
     fn pid(&self) -> i32 {
         1
@@ -164,11 +161,10 @@ impl Peer for Handle {
     fn retire(&mut self) {}
 }
 
-/// The shipped workload, with a record of the requests to it.
 pub(crate) struct Watching {
     pub(crate) handle: Handle,
     pub(crate) workload: CommandWorkload,
-    /// Time at which its condition answers, if it was asked.
+    /// Time at which its condition answers, if asked.
     pub(crate) answers_at: Option<Instant>,
 }
 
@@ -215,7 +211,6 @@ impl Workload for Watching {
     /// Asks the condition: only its answer, and the time until then, are simulated.
     fn ask(&mut self, give_up_at: Instant) {
         let now = Instant::now();
-        // Mostly at once; late now and then.
         let takes = [5, 20, 100, 4000, 9000][now.as_nanos() as usize % 5];
         self.answers_at = Some(give_up_at.min(now + Duration::from_millis(takes)));
     }
@@ -251,7 +246,6 @@ impl Observer for Handle {
     }
 }
 
-/// The shipped store, with a record of requests and answers.
 pub(crate) struct Watched {
     pub(crate) handle: Handle,
     pub(crate) store: Arc<dyn LeaseStore>,

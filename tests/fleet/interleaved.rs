@@ -1,6 +1,6 @@
 //! Instances on a shared drive whose system calls wait for permission to continue: the shipped
-//! store, a guardian's release and an operator's `break`, each in a process of its own; and the
-//! rules that they must keep.
+//! store, a guardian's release and an operator's `break`, each in a process; and the rules they
+//! must keep.
 
 use std::cell::RefCell;
 use std::future::{Future, poll_fn};
@@ -27,43 +27,40 @@ use super::drive::{self, Server};
 use super::operator::Memory;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(15);
-/// Span longer than any wait that a version can cause.
+/// Longer than any wait that a version causes.
 const LONG: Duration = Duration::from_secs(61);
 /// Limit of an attempt or a renewal.
 const LIMIT: Duration = Duration::from_secs(5);
-/// The longest wait of a standby before its next look.
+/// Longest wait of a standby before its next look.
 const POLL: Duration = Duration::from_secs(10);
 const BASE: u64 = 1_000_000_000_000;
 
 pub(crate) type Actor = usize;
 pub(crate) const HOLDER: Actor = 0;
 pub(crate) const CONTENDER: Actor = 1;
-/// The holder's guardian.
 pub(crate) const GUARDIAN: Actor = 2;
 pub(crate) const OPERATOR: Actor = 3;
-/// The instance that competes after all others are done.
+/// Competes after all others are done.
 const HEIR: Actor = 4;
 const ACTORS: usize = 5;
 
-/// An operation of a process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Compete,
     Renew,
     Release,
-    /// Waits until the time at which the store says that the lock may be free, or for a poll.
+    /// Waits until the lock may be free, or for a poll.
     Wait,
     GiveBack,
     Break,
-    /// An operator removes all versions but the last, by hand.
+    /// All but the last, by an operator.
     RemoveOld,
 }
 
-/// Way in which a call is carried out.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Kind {
     Done,
-    /// The answer is lost, and the call is repeated.
+    /// The answer is lost, and the call repeated.
     Again,
     /// The answer is lost, and the mount gives up.
     Denied,
@@ -71,12 +68,11 @@ pub(crate) enum Kind {
     Slow,
 }
 
-/// A call that waits for its turn.
 #[derive(Clone, Debug)]
 pub(crate) struct Pending {
     pub(crate) number: usize,
     pub(crate) call: Call,
-    /// Whether the process that sent it is dead.
+    /// The process that sent it is dead.
     pub(crate) abandoned: bool,
 }
 
@@ -87,7 +83,6 @@ struct Calls {
     answers: Vec<(usize, io::Result<Answer>)>,
 }
 
-/// The drive as a process sees it.
 struct Gate(Arc<Mutex<Calls>>);
 
 fn whole<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
@@ -122,16 +117,16 @@ impl Drive for Gate {
     }
 }
 
-/// Record of the answers that processes got, with what follows from them.
+/// Answers that processes got, and what follows.
 #[derive(Default)]
 struct Journal {
-    /// Token, and the time until which others are kept out.
+    /// Token, and until when others are kept out.
     control: [Option<(u64, Instant)>; ACTORS],
     doing: [Option<Op>; ACTORS],
     /// Time from which the lock may be free, as a standby was told.
     due: [Option<Instant>; ACTORS],
     broken: bool,
-    /// Whether something went wrong or may go wrong, so that every doubt has a reason.
+    /// Something went or may go wrong, so doubts have a reason.
     excused: bool,
     last_token: u64,
     told: usize,
@@ -247,11 +242,10 @@ struct Process {
     calls: Arc<Mutex<Calls>>,
     store: Arc<dyn LeaseStore>,
     doing: Option<Pin<Box<dyn Future<Output = ()>>>>,
-    /// Answers that are on their way, and the times of their arrival.
     coming: Vec<(Time, usize, io::Result<Answer>)>,
 }
 
-/// The simulated world; see the module's text.
+/// The simulated world.
 pub(crate) struct World {
     now: Time,
     server: Server,
@@ -300,7 +294,6 @@ impl World {
         }
     }
 
-    /// Number of answers that processes have got.
     pub(crate) fn told(&self) -> usize {
         self.told.borrow().told
     }
@@ -317,12 +310,10 @@ impl World {
         self.told.borrow().trace.clone()
     }
 
-    /// Whether every process has finished its operations.
     pub(crate) fn is_over(&self) -> bool {
         self.processes.iter().all(|process| process.doing.is_none())
     }
 
-    /// Returns the calls that wait.
     pub(crate) fn pending(&self) -> Vec<(Actor, Pending)> {
         let of = |(actor, process): (Actor, &Process)| {
             let pending = whole(&process.calls).pending.clone();
@@ -331,7 +322,7 @@ impl World {
         self.processes.iter().enumerate().flat_map(of).collect()
     }
 
-    /// Begins these operations of a process, in order, concurrently with other processes.
+    /// Begins a process's operations, concurrently with other processes.
     pub(crate) fn begin(&mut self, actor: Actor, ops: &[Op]) {
         let (told, ops) = (Rc::clone(&self.told), ops.to_vec());
         let process = &mut self.processes[actor];
@@ -391,13 +382,13 @@ impl World {
         self.enter(actor);
     }
 
-    /// Runs these operations to their end before anything else happens.
+    /// Runs these operations to their end first.
     pub(crate) fn plays(&mut self, actor: Actor, ops: &[Op]) {
         self.begin(actor, ops);
         self.all_go_on();
     }
 
-    /// Continues until nothing is left to do, and carries out abandoned calls, too.
+    /// Continues until nothing is left to do; abandoned calls are carried out, too.
     fn all_go_on(&mut self) {
         loop {
             self.settle();
@@ -411,12 +402,11 @@ impl World {
         }
     }
 
-    /// Excuses every doubt from here on.
     pub(crate) fn excuses(&mut self) {
         self.told.borrow_mut().excused = true;
     }
 
-    /// Shows this process the state before there was a lock, for some time.
+    /// Shows this process the state before there was a lock.
     pub(crate) fn sees_nothing(&mut self, actor: Actor) {
         self.server.views[actor] = (0, self.now + 10 * SECOND);
     }
@@ -433,7 +423,6 @@ impl World {
         self.plays(CONTENDER, &[Op::Compete]);
     }
 
-    /// Kills a process; its calls may still be carried out.
     pub(crate) fn kill(&mut self, actor: Actor) {
         let process = &mut self.processes[actor];
         process.doing = None;
@@ -465,7 +454,6 @@ impl World {
         next.into_iter().chain(coming).min()
     }
 
-    /// Delivers the answers that are due.
     fn answer(&mut self, actor: Actor) {
         let now = self.now;
         let process = &mut self.processes[actor];
@@ -475,7 +463,6 @@ impl World {
         }
     }
 
-    /// Runs every process until it waits.
     pub(crate) fn settle(&mut self) {
         for actor in 0..ACTORS {
             while self.next(actor).is_some_and(|next| next <= self.now) {
@@ -485,7 +472,7 @@ impl World {
         }
     }
 
-    /// Advances the time to the next event; returns false if there is none.
+    /// Advances to the next event, if there is one.
     pub(crate) fn waits(&mut self) -> bool {
         let Some(next) = (0..ACTORS).filter_map(|actor| self.next(actor)).min() else {
             return false;
@@ -547,8 +534,7 @@ impl World {
         self.judge_what_was_made(actor, known);
     }
 
-    /// Checks that a renewal or a release makes its version only after a version of the same
-    /// process.
+    /// Checks that a renewal or release makes its version only after one of the same process.
     fn judge_what_was_made(&mut self, actor: Actor, known: usize) {
         if let Some((by, version)) = self.server.forged.pop() {
             self.violate(format!(
@@ -574,10 +560,8 @@ impl World {
         }
     }
 
-    /// Checks that another instance gets the lock after all operations are done and all leases are
-    /// over.
+    /// Checks that another instance gets the lock once all operations are done and all leases over.
     pub(crate) fn somebody_else_gets_it(&mut self) {
-        // Abandoned calls are carried out, too.
         self.all_go_on();
         for actor in [HOLDER, CONTENDER] {
             self.kill(actor);

@@ -1,7 +1,6 @@
-//! Interleavings: every order in which a shared drive can carry out concurrent calls of the shipped
-//! store of two instances, of a dead instance's guardian, and of an operator's `break`. All of that
-//! is shipped code: each of its system calls waits for its turn, and each order is played from the
-//! start.
+//! Interleavings: every order in which a shared drive can carry out concurrent calls of two
+//! instances' stores, a dead instance's guardian, and an operator's `break`. All of that is shipped
+//! code: each system call waits for its turn, and each order is played from the start.
 //!
 //! Time is stopped, except when no process has a call, and when a fault makes calls hang. Two
 //! orders count as one if they differ only in calls that do not touch each other (sleep sets: P.
@@ -10,9 +9,9 @@
 //! Musuvathi and S. Qadeer, "Iterative Context Bounding for Systematic Testing of Multithreaded
 //! Programs", 2007).
 //!
-//! `INTERLEAVINGS_FAULTS` sets the number of faults in an order: answers that are lost or late,
-//! errors, or waits of 1 or 16 s. `INTERLEAVINGS_SWITCHES` sets the number of switches. Each
-//! scenario has defaults for both. `INTERLEAVINGS_OF` selects the scenarios whose names contain it.
+//! `INTERLEAVINGS_FAULTS` sets the faults in an order: answers lost or late, errors, or waits of 1
+//! or 16 s; `INTERLEAVINGS_SWITCHES` the switches. Each scenario has defaults for both.
+//! `INTERLEAVINGS_OF` selects scenarios by a part of the name.
 
 use std::fmt::Write as _;
 use std::path::Path;
@@ -26,7 +25,6 @@ use super::interleaved::{
 };
 use super::print;
 
-/// A possible next step.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Action {
     /// A call is carried out: the process, and the call's number.
@@ -35,7 +33,6 @@ enum Action {
     Late(u64),
 }
 
-/// A step that was tried at a point, with what it touched.
 #[derive(Clone, Debug)]
 struct Tried {
     action: Action,
@@ -44,7 +41,6 @@ struct Tried {
     told: bool,
 }
 
-/// A point at which there is a choice.
 struct Point {
     actions: Vec<(Action, Option<Call>)>,
     /// Steps that need not be tried here, because an equivalent order was tried before.
@@ -89,7 +85,7 @@ fn paths(call: &Call) -> Vec<std::path::PathBuf> {
     }
 }
 
-/// Whether the order of the two makes no difference.
+/// Whether their order makes no difference.
 fn commute(one: &Call, other: &Call) -> bool {
     let disturbs = |one: &Call, other: &Call| {
         // A list or a stat of a directory sees every change in it.
@@ -130,11 +126,11 @@ enum Faults {
 
 #[derive(Clone, Copy)]
 struct Bound {
-    /// Largest number of faults in one order.
+    /// Largest number in one order.
     faults: usize,
     of: Faults,
     /// Largest number of switches in one order: the last process waits while another continues, or
-    /// its own calls are reordered. `None` has no limit.
+    /// its own calls are reordered.
     switches: Option<usize>,
 }
 
@@ -146,7 +142,6 @@ impl Bound {
     }
 }
 
-/// Result of a search.
 #[derive(Default)]
 struct Found {
     orders: usize,
@@ -156,19 +151,17 @@ struct Found {
     longest: usize,
 }
 
-/// Returns the first call of the process that continued last or, if that has none, the first of
-/// each.
+/// Returns the first call of the process that continued last or, if it has none, of each.
 fn without_a_switch(world: &World, last: Option<Actor>) -> Vec<(Actor, Pending)> {
     let mut pending = world.pending();
     if pending.iter().any(|(actor, _)| Some(*actor) == last) {
         pending.retain(|(actor, _)| Some(*actor) == last);
     }
-    // Calls are listed process by process, in the order in which each made them.
+    // Calls are listed process by process, in order.
     pending.dedup_by_key(|(actor, _)| *actor);
     pending
 }
 
-/// Returns the possible steps with this many faults left.
 fn actions(
     pending: Vec<(Actor, Pending)>,
     faults: usize,
@@ -195,7 +188,7 @@ fn actions(
     actions
 }
 
-/// Plays one order: the choices of these points, then the first choice at each further point.
+/// Plays these points' choices, then the first choice at each further point.
 fn play(world: &mut World, points: &mut Vec<Point>, bound: Bound, found: &mut Found) {
     let mut at = 0;
     let mut faults = bound.faults;
@@ -274,7 +267,6 @@ fn play(world: &mut World, points: &mut Vec<Point>, bound: Bound, found: &mut Fo
     }
 }
 
-/// Plays all orders up to the first that breaks a promise, and returns that violation.
 fn search(begin: fn(&mut World), bound: Bound) -> (Found, Option<String>) {
     let mut found = Found::default();
     let mut points: Vec<Point> = Vec::new();
@@ -301,7 +293,6 @@ fn search(begin: fn(&mut World), bound: Bound) -> (Found, Option<String>) {
     }
 }
 
-/// A scenario: a history, and concurrent operations.
 struct Scenario {
     name: &'static str,
     begin: fn(&mut World),
@@ -512,7 +503,8 @@ fn no_order_of_calls_breaks_a_promise() {
         let faults = bound.faults;
         let (found, violation) = search(*begin, bound);
         print(&format!(
-            "interleavings: {name}, {faults} faults: {} orders of up to {} choices ({} calls), {} left as no others, {:.1} s\n",
+            "interleavings: {name}, {faults} faults: {} orders of up to {} choices ({} calls), {} left as no others, \
+             {:.1} s\n",
             found.orders,
             found.longest,
             found.calls,

@@ -13,12 +13,12 @@ use super::pair::{Life, Pair, Tree};
 use super::store::Id;
 use super::world::{Broken, Happening, Others, World};
 
-/// The shortest time that a command gets to end when its machine is cordoned; longer than a
-/// guardian gives it whose supervisor has died meanwhile.
+/// Shortest grace that a command gets on a cordoned machine; a guardian whose supervisor has died
+/// gives less.
 const LEAST_GRACE: Duration = Duration::from_secs(10);
 
 impl World {
-    /// Judges every tree after the store's lease has changed: is it still protected?
+    /// Judges after a change of the store's lease: is every tree still protected?
     pub(crate) fn lease_changed(&mut self) {
         let now = self.store_clock.at(self.now);
         let protected = self.store.protects(now);
@@ -55,7 +55,7 @@ impl World {
     }
 
     /// Whether no local process could have prevented this: an operator gave control away, the
-    /// machine was suspended, or neither the supervisor nor the guardian could act.
+    /// machine was suspended, or neither supervisor nor guardian could act.
     fn excuses(&self, p: usize, tree: &Tree) -> bool {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
@@ -76,8 +76,8 @@ impl World {
     }
 
     /// Whether an operator gave this tree's lease away, and the instance did not hear of it in
-    /// time. On a drive an instance makes no version after the operator's, so that its control ends
-    /// with the lease that it has.
+    /// time. On a drive an instance makes no version after the operator's, so its control ends with
+    /// its lease.
     fn was_broken(&self, p: usize, tree: &Tree) -> bool {
         let lately = |since: Time, span: Time| self.now < since.saturating_add(span);
         self.broken.iter().any(|broken| {
@@ -92,7 +92,7 @@ impl World {
     }
 
     /// Returns until when the store granted a lease. On a drive, an instance that saw the last
-    /// version when it was made waits as long as that lease, by a clock that is fast.
+    /// version when it was made waits for that lease, by a fast clock.
     fn granted(&self, p: usize, lease: Id) -> Time {
         let Some(drive) = &self.drive else {
             return self.granted.get(&lease).copied().unwrap_or_default();
@@ -103,10 +103,10 @@ impl World {
         made.map_or(0, |made| made + span / 101 * 100)
     }
 
-    /// Judges a version that an instance made after an existing one. A holder continues only from
-    /// its own version, whatever it read. An instance may follow another's version only if that
-    /// says that the lock is free, or after a wait from when it saw that version: for its maker's
-    /// lease, or for an operator's period, by a clock that is fast.
+    /// Judges a version made after an existing one. A holder continues only from its own version,
+    /// whatever it read. An instance follows another's only if that says that the lock is free, or
+    /// after a wait since it saw it, by a fast clock: for its maker's lease, or an operator's
+    /// period.
     pub(crate) fn judge_what_was_made(&mut self, made: Making, before: Making) {
         let tree = self.pairs[made.by].tree.as_ref();
         if before.by != made.by && tree.is_some_and(|tree| tree.main && !tree.killed) {
@@ -142,12 +142,11 @@ impl World {
         }
     }
 
-    /// Judges the end of control that an instance was told: does the store know of it?
     pub(crate) fn judge_deadline(&mut self, p: usize, lease: Id, kill_at: Instant) {
         let until = self.machines[self.pairs[p].machine].clock.when(kill_at);
         let granted = self.granted(p, lease);
-        // An instance hears of an operator's break later. On a drive the lease is not ended by the
-        // break, but followed too soon.
+        // The instance hears of the break later. On a drive the break does not end the lease, which
+        // is followed too soon.
         let is = |broken: &Broken| broken.is(p, lease) && broken.of.is_none();
         let broken = self.broken.iter().any(is);
         if until > granted && !broken {
@@ -160,12 +159,11 @@ impl World {
         }
     }
 
-    /// Judges until when others are kept out, as a supervisor hears with the loss of its lease.
     pub(crate) fn judge_rest(&mut self, p: usize, until: Time) {
         let Some(lease) = self.lease_of(p) else {
             return;
         };
-        // A second break may end the lease before the time that was reported.
+        // A second break may end the lease before the reported time.
         let touched = self.touched.iter().filter(|id| **id == lease).count();
         let lasts = self.lasts.get(&lease).copied().unwrap_or_default();
         if until > lasts && touched == 1 {
@@ -178,7 +176,6 @@ impl World {
         }
     }
 
-    /// Judges the deadline that the guardian shows to the command.
     pub(crate) fn judge_what_is_shown(&mut self, p: usize, until: Instant) {
         let lives = self.pairs[p].tree_lives();
         if lives
@@ -198,7 +195,6 @@ impl World {
         }
     }
 
-    /// Notes the end of one process of the tree, and of the tree if it was the last.
     pub(crate) fn note_the_end(&mut self, p: usize) {
         let now = self.now;
         self.last_end = now;
@@ -236,7 +232,6 @@ impl World {
         ));
     }
 
-    /// Judges the start of a tree.
     pub(crate) fn judge_birth(&mut self, p: usize) {
         self.tally.tenures += 1;
         let pair = &self.pairs[p];
@@ -250,8 +245,8 @@ impl World {
         {
             self.tally.handovers += 1;
         }
-        // The operator broke this instance's lease after it was granted: the other tree is
-        // protected, and this instance has to report the overlap.
+        // An operator broke this instance's lease: the other tree is protected, and this instance
+        // has to report the overlap.
         let protected = self.store.protects(self.store_clock.at(self.now));
         match self.schedule.place {
             Place::Blob => self.judge_protection(p, protected),
@@ -318,7 +313,6 @@ impl World {
         (self.last_token, self.last_deletions) = (token, deletions);
     }
 
-    /// Judges the end of a pair's campaign.
     pub(crate) fn ended(&mut self, p: usize, ending: Ending) {
         self.pairs[p].said_overlap |= ending.overlap;
         self.judge_words(p, Some(&ending.cause));
@@ -331,7 +325,6 @@ impl World {
         self.restart_later(self.pairs[p].machine);
     }
 
-    /// Judges a pair that lost control and competes again.
     pub(crate) fn competes_again(&mut self, p: usize) {
         if std::mem::take(&mut self.pairs[p].had_control) {
             self.judge_words(p, None);
@@ -349,8 +342,8 @@ impl World {
             self.tally.words += 1;
             return;
         }
-        // An instance knows of an operator's break if the answer to a later renewal or release said
-        // so, unless that answer left it more time than a second break did.
+        // An instance knows of a break if a later renewal's or release's answer said so, unless
+        // that left it more time than a second break did.
         let of_it = |broken: &&Broken| {
             let id = pair.overlapped_lease;
             broken.gives_away() && id.is_some_and(|id| broken.is(p, id))
@@ -423,8 +416,7 @@ impl World {
     /// Checks, some time after the grace, that the tree has ended.
     pub(crate) fn judge_cordon(&mut self, p: usize, told: Time) {
         let pair = &self.pairs[p];
-        // A stopped or suspended supervisor cannot stop its command; that loss is judged like any
-        // other.
+        // A supervisor that cannot run cannot stop its command; that loss is judged like any other.
         let hindered = self.schedule.acts.iter().any(|act| match act.deed {
             Deed::Stop(machine, _, span) | Deed::Suspend(machine, span) => {
                 machine == pair.machine
@@ -453,7 +445,7 @@ impl World {
         if answers {
             return self.violate(format!("#{p} kills a guardian that answers"));
         }
-        // A guardian with no deadline to meet may be silent for a second.
+        // With no deadline to meet, a guardian may be silent for a second.
         let kill_at = machine
             .clock
             .when(pair.told_term_at + self.schedule.budgets[pair.machine].grace_on_loss);
@@ -497,13 +489,13 @@ impl World {
         }
         match self.schedule.place {
             Place::Blob => {}
-            // The limit counts from the acquire, however late its answer came.
+            // The limit counts from the acquire, however late its answer.
             Place::File if max_hold.is_some() => return None,
             Place::File => return Some("a file lock cannot be taken away".to_owned()),
             // `judge_loss` has judged the loss already.
             Place::Shared if !pair.told_lost.is_empty() => return None,
-            // After a break, or an announced one, the instance may be in doubt only about that, and
-            // need not continue.
+            // After a break, or an announced one, the instance may doubt that only, and need not
+            // continue.
             Place::Shared if self.broken.iter().any(|it| it.is(p, tree.lease)) => return None,
             Place::Shared if self.was_said_to_be_broken(tree.lease) => return None,
             Place::Shared => {}
@@ -542,8 +534,8 @@ impl World {
         }
     }
 
-    /// Returns how long the effect of a fault lasts after its end: on a drive a call waits for its
-    /// answer, and the next call for that one.
+    /// Returns how long a fault's effect outlasts it: on a drive a call waits for its answer, and
+    /// the next call for that one.
     fn aftermath(&self, deed: Deed) -> Time {
         if self.schedule.place != Place::Shared {
             return 200 * MILLI;
@@ -558,8 +550,8 @@ impl World {
         }
     }
 
-    /// Whether a renewal could have succeeded in time: a renewal is due at a known moment, a
-    /// request that hangs ends after 5 s, and the next one follows within 2.4 s.
+    /// Whether a renewal could have succeeded in time: it is due at a known moment, a hanging
+    /// request ends after 5 s, and the next follows within 2.4 s.
     fn doubt_was_idle(&self, p: usize, tree: &Tree) -> Option<String> {
         let pair = &self.pairs[p];
         let budget = &self.schedule.budgets[pair.machine];

@@ -1,6 +1,5 @@
-//! The machine as a simulated guardian sees it: a table of the command's processes, a socket and a
-//! timer. They do not change during a turn of the shipped loop; the loop's deeds are recorded for
-//! the world.
+//! The machine as a simulated guardian sees it: processes, a socket and a timer, which do not
+//! change during a turn of the shipped loop. The loop's deeds are recorded for the world.
 
 use std::cell::{RefCell, RefMut};
 use std::collections::VecDeque;
@@ -15,53 +14,38 @@ use trafficcop_guardian::{Change, ControlState, Ready, System, Wait};
 use super::clock::Time;
 use super::pair::Tree;
 
-/// A deed of a guardian, in order.
 pub(crate) enum Act {
-    /// A fork of the command for the tenure with this token.
-    Forked {
-        token: u64,
-    },
-    /// A signal to the main process's group.
+    Forked { token: u64 },
     Group(i32),
-    /// A signal to one process.
     One(i32, i32),
     KilledContained,
-    /// The end of control, as shown to the command.
     Shown(Instant),
-    /// The release of the lease with this information.
     Released(Vec<u8>),
 }
 
-/// State that a guardian shares with the world.
 pub(crate) struct Facts {
-    // --- what it sees ---
-    /// Frames on the socket, each with its descriptor.
     pub(crate) to_guardian: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
-    /// Whether the supervisor's end of the socket is closed.
     pub(crate) hung_up: bool,
     pub(crate) wall_jumped: bool,
-    /// Whether SIGCHLD is pending.
     pub(crate) child_signal: bool,
     /// Whether the main process was stopped since the last look; the world never does that.
     pub(crate) stopped: bool,
     /// Whether the socket is full because the supervisor does not read.
     pub(crate) is_full: bool,
     pub(crate) tree: Option<Tree>,
-    /// Whether the list of its children, which is no atomic snapshot, misses one this time.
+    /// The list of its children is no atomic snapshot: it misses one this time.
     pub(crate) misses: bool,
-    /// Whether orphans of the tree stay within reach of one signal.
+    /// Orphans of the tree stay within reach of one signal.
     pub(crate) contained: bool,
-    // --- what it did ---
     pub(crate) armed: Instant,
     pub(crate) to_supervisor: Vec<u8>,
     pub(crate) acts: Vec<Act>,
     pids: i32,
-    /// Token of the tenure for which the next process is forked.
+    /// Token of the next process's tenure.
     prepared: u64,
     pub(crate) shown: ControlState,
 }
 
-/// A guardian's machine.
 #[derive(Clone)]
 pub(crate) struct Kernel(Rc<RefCell<Facts>>);
 
@@ -90,7 +74,7 @@ impl Kernel {
         self.0.borrow_mut()
     }
 
-    /// Returns what poll(2) would report at `now`, which is at `time`; nothing while it would wait.
+    /// Returns what poll(2) would report at `now`, which is `time`; nothing while it would wait.
     /// The wait ends at `until`.
     pub(crate) fn poll(&self, wait: Wait, now: Instant, time: Time, until: Time) -> Option<Ready> {
         let facts = self.facts();
@@ -112,8 +96,7 @@ impl Kernel {
         self.facts().acts.push(act);
     }
 
-    /// Returns the guardian's children: the main process until it is reaped, and an orphaned
-    /// daemon.
+    /// Returns the main process until it is reaped, and an orphaned daemon.
     fn children(&self) -> [Option<i32>; 2] {
         let facts = self.facts();
         let Some(tree) = &facts.tree else {

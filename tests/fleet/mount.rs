@@ -1,6 +1,6 @@
-//! A machine's way to a shared drive: calls of the shipped store travel to the server and back,
-//! through the weather of the schedule. A client repeats a call until it is answered. A server that
-//! was restarted, or that keeps no answers, then does it once more.
+//! A machine's way to a shared drive, through the weather of the schedule. A client repeats a call
+//! until it is answered. A server that was restarted, or that keeps no answers, then does it once
+//! more.
 
 use std::io;
 use std::sync::{Arc, Mutex, MutexGuard};
@@ -13,7 +13,6 @@ use super::adversary::{Deed, Weather};
 use super::clock::{MILLI, SECOND, Time};
 use super::drive::{Server, changes, waits_for_grace};
 
-/// Fate of one request.
 struct Way {
     there: Time,
     back: Time,
@@ -25,9 +24,9 @@ enum Fate {
     Answered,
     /// The answer is lost; the client repeats the request at this time.
     Lost(Time),
-    /// The mount gives up, whatever the request's fate is.
+    /// The mount gives up, whatever becomes of the request.
     Fails(i32, Arrival),
-    /// The request arrives once more, this much later.
+    /// Once more, this much later.
     Twice(Time),
 }
 
@@ -38,15 +37,14 @@ enum Arrival {
     Later(Time),
 }
 
-/// The drive as a process of the fleet sees it.
+/// The drive as one process sees it.
 pub(crate) struct Mount {
     pub(crate) server: Arc<Mutex<Server>>,
     pub(crate) machine: usize,
-    /// Number of the process's instance.
     pub(crate) process: usize,
 }
 
-/// A request on its way to the server; its sender may die meanwhile.
+/// A request on its way; its sender may die meanwhile.
 struct Sent<'a> {
     mount: &'a Mount,
     call: Option<Call>,
@@ -67,7 +65,6 @@ impl Drop for Sent<'_> {
 }
 
 impl Mount {
-    /// Wraps the mount in the trait of a simulated clock.
     pub(crate) fn carried(
         server: &Arc<Mutex<Server>>,
         machine: usize,
@@ -84,7 +81,6 @@ impl Mount {
         self.server.lock().expect("whole")
     }
 
-    /// Draws the weather's effect on a request that is sent now.
     fn way(&self) -> Way {
         let mut server = self.server();
         let server = &mut *server;

@@ -1,5 +1,4 @@
-//! The network between the machines and the store: a message's travel time, and the weather's
-//! effect on it.
+//! The network between machines and store: travel times, and the weather's effect.
 
 use std::time::Duration;
 
@@ -25,7 +24,6 @@ impl World {
             })
     }
 
-    /// Draws the travel time of a message.
     pub(crate) fn travel(&mut self, machine: usize) -> Time {
         let mut span = self.rng.u64(1..25) * MILLI;
         let slow = self
@@ -52,7 +50,7 @@ impl World {
         span
     }
 
-    /// Returns the least and the greatest time of a request to a file, and whether only one in four
+    /// Returns the least and greatest time of a request to a file, and whether only one in four
     /// takes longer than the least.
     pub(crate) fn way_to_the_drive(&self, machine: usize) -> (Duration, Duration, bool) {
         // A shared drive has a way of its own; a thread starts soon.
@@ -75,7 +73,6 @@ impl World {
         (of(least), of(most.max(least + 25 * MILLI)), rarely)
     }
 
-    /// Sends what a process's calls have put on the wire.
     pub(crate) fn send(&mut self, pair: usize, from: From) {
         let requests = match from {
             From::Supervisor => self.pairs[pair].network.sent(),

@@ -1,5 +1,5 @@
-//! Operators' acts on a lock on a shared drive, with the shipped `break` or by hand; and what the
-//! world learns of versions made there.
+//! Operators on a shared drive, with the shipped `break` or by hand; and what the world learns of
+//! versions there.
 
 use std::rc::Rc;
 use std::time::Duration;
@@ -17,10 +17,10 @@ use super::mount::Mount;
 use super::store::Id;
 use super::world::{Broken, Happening, Others, World};
 
-/// An operator's command, on a machine of its own.
+/// A command on a machine of its own.
 pub(crate) struct Operator {
     clock: Rc<SimulatedClock>,
-    /// Time after which others may have control; `None`: when the lease ends.
+    /// Time until others may have control; `None`: when the lease ends.
     pub(crate) period: Option<Duration>,
 }
 
@@ -35,14 +35,12 @@ pub(crate) fn era_and_token(lease: Id) -> (u64, u64) {
 }
 
 impl World {
-    /// Sets the drive's clock to the world's.
     pub(crate) fn drive_goes_on(&mut self) {
         if let Some(drive) = &self.drive {
             drive.lock().expect("whole").go_on(self.now);
         }
     }
 
-    /// Judges the versions made since the last call.
     pub(crate) fn look_at_the_drive(&mut self) {
         let Some(drive) = self.drive.clone() else {
             return;
@@ -76,8 +74,7 @@ impl World {
                     made.by, made.version
                 ));
             }
-            // Made by an old view: not a part of the chain. If it gave an instance control, an
-            // overlap shows it.
+            // Made by an old view: no part of the chain. If it gave control, an overlap shows that.
             let is_behind = |it: &Making| it.era == made.era && it.version > made.version;
             if drive.makings[..at].iter().any(is_behind) {
                 continue;
@@ -93,7 +90,6 @@ impl World {
         }
     }
 
-    /// Notes an operator's version, and the tenure that it ends.
     fn note_the_break(&mut self, makings: &[Making], made: Making) {
         let period = self.operators[made.by - OPERATOR].period;
         let mut makings = makings.iter().rev();
@@ -116,7 +112,6 @@ impl World {
         }
     }
 
-    /// Runs the shipped `trafficcop break`.
     pub(crate) fn break_on_the_drive(&mut self, period: Option<Duration>) {
         let (Some(drive), Some(directory)) = (&self.drive, &self.directory) else {
             return;
@@ -151,8 +146,8 @@ impl World {
         self.operate(self.operators.len() - 1);
     }
 
-    /// Ends all instances before the versions are removed: an instance that has seen the removed
-    /// versions would take new ones with the same numbers for them (docs/files.md).
+    /// Ends all instances before the versions are removed: one that has seen these would take new
+    /// ones with the same numbers for them (docs/files.md).
     pub(crate) fn end_all(&mut self) {
         for p in 0..self.pairs.len() {
             self.pairs[p].signals.push_back(SignalEvent::Stop(15));
@@ -171,15 +166,14 @@ impl World {
         }
     }
 
-    /// Removes the whole lock while it may be held.
     pub(crate) fn delete_on_the_drive(&mut self) {
         let Some(drive) = self.drive.clone() else {
             return;
         };
         let mut drive = drive.lock().expect("whole");
         self.broken.push(Broken {
-            // The leases of the next lock, too: an instance that saw the old one, or has an old
-            // view of it, goes by that.
+            // The next lock's leases, too: an instance that saw the old one, or has an old view,
+            // goes by that.
             leases: lease_id(drive.era, 0)..Id::MAX,
             of: None,
             others: Others::AtOnce,
@@ -192,12 +186,11 @@ impl World {
     }
 }
 
-/// Returns the reading of the operators' clock.
 fn at(time: Time) -> Instant {
     Instant::from_nanos(1_000_000_000_000 + time)
 }
 
-/// Shared memory where a guardian finds the release information of its dead supervisor.
+/// Memory where a guardian finds its dead supervisor's release information.
 #[derive(Default)]
 pub(crate) struct Memory(std::sync::Mutex<Option<Vec<u8>>>);
 

@@ -1,5 +1,5 @@
-//! One instance: a supervisor, which is the shipped driver over a shipped store; a guardian, which
-//! is the shipped loop on a simulated machine; and the command's tree.
+//! One instance: a supervisor (the shipped driver over a shipped store), a guardian (the shipped
+//! loop on a simulated machine), and the command's tree.
 
 use std::collections::VecDeque;
 use std::future::Future;
@@ -26,7 +26,6 @@ use super::store::Id;
 use super::supervisor::driver;
 use super::wire::{Network, Texts};
 
-/// Grace of a drain that no deadline limits.
 const GRACE: Duration = Duration::from_secs(10);
 
 pub(crate) enum Lock {
@@ -41,34 +40,32 @@ pub(crate) enum Lock {
     },
 }
 
-/// State of a process under signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Life {
     Runs,
-    /// Stopped until a SIGCONT at this time.
+    /// Stopped until this SIGCONT.
     Stopped(Time),
     Dead,
 }
 
-/// A running shipped driver.
 pub(crate) type Drive = Pin<Box<dyn Future<Output = ()>>>;
 
-/// The command's processes: a main process, and perhaps a daemon in a session of its own.
+/// A main process, and perhaps a daemon in a session of its own.
 #[derive(Clone, Debug)]
 pub(crate) struct Tree {
-    /// Process id of the main process; the daemon has the next.
+    /// Pid of the main process; the daemon has the next.
     pub(crate) pid: i32,
     pub(crate) generation: u64,
     pub(crate) lease: Id,
     pub(crate) token: u64,
     pub(crate) born: Time,
-    /// The tree's copy of the lock's descriptor.
+    /// Copy of the lock's descriptor.
     pub(crate) lock: Option<Rc<OwnedFd>>,
     pub(crate) main: bool,
     pub(crate) main_reaped: bool,
     pub(crate) exit: Exit,
     pub(crate) executed: bool,
-    /// Whether the daemon lives or has not been reaped.
+    /// Whether the daemon lives, or was not reaped.
     pub(crate) has_daemon: bool,
     pub(crate) daemon: bool,
     pub(crate) daemon_reaped: bool,
@@ -78,9 +75,9 @@ pub(crate) struct Tree {
     pub(crate) daemon_termed: bool,
     pub(crate) killed: bool,
     pub(crate) daemon_killed: bool,
-    /// Whether the lease stopped protecting it while it lived, with an excuse.
+    /// The lease stopped protecting it while it lived, with an excuse.
     pub(crate) excused: bool,
-    /// Whether another tree was started while it lived.
+    /// Another tree was started while it lived.
     pub(crate) overlapped: bool,
 }
 
@@ -95,7 +92,6 @@ impl Tree {
     }
 }
 
-/// Loss of the lease, as the supervisor heard of it.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Told {
     pub(crate) at: Time,
@@ -105,12 +101,10 @@ pub(crate) struct Told {
 
 pub(crate) struct Pair {
     pub(crate) machine: usize,
-    // --- the supervisor ---
     pub(crate) supervisor: Life,
     pub(crate) continued: Time,
     pub(crate) clock: Rc<SimulatedClock>,
     pub(crate) network: Arc<Network>,
-    /// The driver, until it has ended or died.
     pub(crate) drive: Option<Drive>,
     pub(crate) signals: VecDeque<SignalEvent>,
     pub(crate) to_signals: UnboundedSender<SignalEvent>,
@@ -120,15 +114,12 @@ pub(crate) struct Pair {
     /// then.
     pub(crate) told_at: Time,
     pub(crate) armed: Time,
-    /// Whether the kernel has woken the waiters for the lock.
+    /// The kernel has woken the lock's waiters.
     pub(crate) lock_may_be_free: bool,
-    // --- the socket between them ---
     pub(crate) to_guardian: VecDeque<(Vec<u8>, Option<OwnedFd>)>,
-    // --- the guardian ---
     pub(crate) guardian: Life,
     pub(crate) guardian_stopped: Time,
     pub(crate) guardian_continued: Time,
-    /// The loop, until the guardian is dead.
     pub(crate) event_loop: Option<EventLoop<Kernel>>,
     pub(crate) kernel: Kernel,
     pub(crate) wait: Wait,
@@ -136,22 +127,21 @@ pub(crate) struct Pair {
     pub(crate) waits_until: Time,
     pub(crate) guardian_clock: Rc<SimulatedClock>,
     pub(crate) guardian_network: Arc<Network>,
-    /// Memory where it finds how to release a lock on a shared drive.
+    /// Memory that says how to release a lock on a shared drive.
     pub(crate) memory: Arc<Memory>,
     pub(crate) on_orphaned: Option<Pin<Box<dyn Future<Output = ()>>>>,
     pub(crate) guardian_armed: Time,
-    // --- the command ---
     pub(crate) tree: Option<Tree>,
-    // --- what the judge wants to know ---
+    // For the judge.
     pub(crate) stop_asked: bool,
-    /// Time at which it heard of a cordon that has not been lifted since.
+    /// Time at which it heard of a cordon that has not been lifted.
     pub(crate) cordoned: Option<Time>,
-    /// Whether the latest news sent to it is a cordon.
+    /// The latest news sent to it is a cordon.
     pub(crate) cordon_sent: bool,
     /// Whether it has heard of a cordon since it last got control.
     pub(crate) cordon_heard: bool,
     pub(crate) cordon_heard_at: Option<Time>,
-    /// Last answer of its condition, if it has one.
+    /// Last answer of its condition.
     pub(crate) is_fit: Option<bool>,
     pub(crate) guardian_hurt: bool,
     pub(crate) told_lost: Vec<Told>,
@@ -242,7 +232,6 @@ impl Pair {
         }
     }
 
-    /// Whether the supervisor lives and has not finished.
     pub(crate) fn competes(&self) -> bool {
         self.supervisor != Life::Dead && self.ending.is_none()
     }

@@ -1,5 +1,5 @@
-//! The service as a crowd sees it: the model of a leased blob. It counts requests and can refuse
-//! too many. The crowd uses it; it knows no instance.
+//! The service as a crowd sees it: the model of a leased blob, which counts requests and can refuse
+//! too many.
 
 use std::time::Duration;
 
@@ -8,7 +8,7 @@ use trafficcop::Instant;
 use super::clock::{SECOND, Time};
 use super::store::{Reply, Request, Store};
 
-/// Requests a second that one blob is made for.
+/// Requests a second for one blob.
 pub(crate) const TARGET: usize = 500;
 
 /// Returns the reading of every machine's clock at this time.
@@ -18,9 +18,9 @@ pub(crate) fn at(time: Time) -> Instant {
 
 pub(crate) struct Service {
     store: Store,
-    /// Whether requests above [`TARGET`] are refused, and with which Retry-After.
+    /// Requests above [`TARGET`] are refused, with this Retry-After.
     throttles: Option<Option<Duration>>,
-    /// Number of requests that it would accept at once, as of a moment.
+    /// Requests that it would accept at once, as of a moment.
     room: (f64, Time),
     arrived: Vec<Time>,
     refused: usize,
@@ -29,7 +29,6 @@ pub(crate) struct Service {
 }
 
 impl Service {
-    /// Makes a service without a blob.
     pub(crate) fn new(lease: Duration, throttles: Option<Option<Duration>>) -> Service {
         Service {
             store: Store::new(lease, false),
@@ -81,7 +80,6 @@ impl Service {
         self.freed
     }
 
-    /// Counts the requests that arrived in a span.
     pub(crate) fn asked(&self, from: Time, to: Time) -> usize {
         self.between(from, to).len()
     }
@@ -104,7 +102,6 @@ impl Service {
         &self.arrived[before(from)..before(to)]
     }
 
-    /// Counts the requests that were refused as too many.
     pub(crate) fn refused(&self) -> usize {
         self.refused
     }

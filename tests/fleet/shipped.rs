@@ -1,8 +1,7 @@
-//! A shipped instance that plays along with one of the search's model: with the same events at the
-//! same ticks, it reports its deeds in the model's words.
+//! A shipped instance beside one of the search's model: with the same events at the same ticks, it
+//! reports its deeds in the model's words.
 //!
-//! Only `tied` uses it. It knows nothing of the model's state, except which request of a call has
-//! to wait.
+//! It knows nothing of the model's state, except which request of a call has to wait.
 
 use std::collections::{HashMap, HashSet};
 use std::rc::Rc;
@@ -26,17 +25,17 @@ use super::wire::Texts;
 pub(crate) const SIGTERM: i32 = 15;
 const SIGKILL: i32 = 9;
 
-/// Interval of looks while a handle waits for an answer; a longer one would look like a pause.
+/// Interval of looks while a handle waits; a longer one would look like a pause.
 const LOOK: Duration = Duration::from_millis(140);
-/// Time by which an attempt to acquire ends before the tick that it is rounded up to: two ticks,
-/// and five seconds.
+/// An attempt to acquire (two ticks, and five seconds) ends this long before the tick it is rounded
+/// up to.
 const ATTEMPT_ENDS_BEFORE: Duration = Duration::from_secs(1);
-/// The longest rest between two looks at a tree that is being killed.
+/// Longest rest between looks at a tree that is being killed.
 const NAP: Duration = Duration::from_millis(60);
-/// Limit of rounds at one tick; more are a loop.
+/// Limit at one tick; more are a loop.
 const ROUNDS: usize = 100;
 
-/// Returns the tick of an instant of an instance that is behind its ticks by less than one.
+/// Returns the tick of an instance that is behind its ticks by less than one.
 fn tick_of(instant: Instant) -> u8 {
     if instant == Instant::FOREVER {
         return NEVER;
@@ -45,12 +44,11 @@ fn tick_of(instant: Instant) -> u8 {
     u8::try_from(ticks.saturating_sub(1000)).unwrap_or(NEVER)
 }
 
-/// The blob as one instance sees it.
 struct Service {
     token: u64,
     etag: u64,
     record: Option<Record>,
-    /// Whether the next release is answered at once.
+    /// The next release is answered at once.
     releases: bool,
 }
 
@@ -94,15 +92,15 @@ pub(crate) struct Shipped {
     pub(crate) pair: Pair,
     texts: Arc<Mutex<Texts>>,
     service: Arc<Mutex<Service>>,
-    /// Time by which its clock is behind the tick.
+    /// Lag of its clock behind the tick.
     behind: Duration,
     slot: Option<u64>,
     is_ended: bool,
     /// Whether it does its dead guardian's work.
     is_lost: bool,
-    /// Whether its whole command is to die: a process that has not had SIGKILL dies of it.
+    /// Whether its whole command is to die: a process without SIGKILL dies of it.
     dies: bool,
-    /// The shipped lease for each id of the model, and all shipped leases that were matched.
+    /// The shipped lease for each of the model's; all that were matched.
     leases: HashMap<model::Id, model::Id>,
     known: HashSet<model::Id>,
 }
@@ -141,8 +139,6 @@ impl Shipped {
         }
     }
 
-    // --- the supervisor ---
-
     /// Prepares the service, which has given out this token, for these requests.
     pub(crate) fn is_about_to_ask(&mut self, asked: &[Kind], token: u8) {
         let mut service = self.service.lock().expect("whole");
@@ -153,7 +149,6 @@ impl Shipped {
         service.releases = asked.ends_with(&[Kind::Release, Kind::Acquire]);
     }
 
-    /// Runs the supervisor as long as something is due.
     pub(crate) fn supervise(&mut self, tick: u8, is_silent: bool) -> Result<Vec<Deed>, String> {
         let mut deeds = Vec::new();
         self.poll(tick, &mut deeds)?;
@@ -176,8 +171,7 @@ impl Shipped {
         Err("it loops, or finds no silence".to_owned())
     }
 
-    /// Delivers an answer that came in time for an attempt to acquire; this tick is the next after
-    /// it.
+    /// Delivers an answer in time for an attempt to acquire; this tick is the next after it.
     pub(crate) fn hears_in_time(&mut self, tick: u8) -> Result<Vec<Deed>, String> {
         let mut deeds = Vec::new();
         let now = at(tick) + self.behind;
@@ -345,8 +339,6 @@ impl Shipped {
         }
     }
 
-    // --- the guardian ---
-
     fn tree_lives(&self) -> bool {
         let facts = self.pair.kernel.facts();
         facts.tree.as_ref().is_some_and(Tree::lives)
@@ -358,7 +350,6 @@ impl Shipped {
         self.pair.handle.link().child = true;
     }
 
-    /// Runs the guardian as long as something is due.
     pub(crate) fn guard(&mut self, tick: u8) -> Result<Vec<Deed>, String> {
         let mut deeds = Vec::new();
         let now = at(tick) + self.behind;
@@ -433,9 +424,6 @@ impl Shipped {
         }
     }
 
-    // --- the command ---
-
-    /// Leaves these processes of its tree.
     pub(crate) fn is_left(&mut self, main: bool, daemon: bool) {
         let is_orphaned = self.pair.guardian == Life::Dead;
         let mut facts = self.pair.kernel.facts();
@@ -448,11 +436,8 @@ impl Shipped {
         }
     }
 
-    // --- the comparison ---
-
     pub(crate) fn agrees(&mut self, with: &[Deed], deeds: &[Deed]) -> bool {
-        // The order of reports relative to signals does not matter, so they are compared
-        // separately.
+        // Reports and signals have no order between them.
         let says = |deed: &&Deed| matches!(deed, Deed::Says(_));
         let in_order = |deeds: &[Deed]| -> Vec<Deed> {
             let (says, does): (Vec<_>, Vec<_>) = deeds.iter().partition(says);
@@ -477,7 +462,7 @@ impl Shipped {
         shown.next().is_none()
     }
 
-    /// Returns the lease that the model means; a new id in the model must be a new lease here, too.
+    /// Returns the lease that the model means; its new id must be a new lease here, too.
     fn meant(&mut self, id: model::Id, shown: Option<model::Id>) -> model::Id {
         if let Some(meant) = self.leases.get(&id) {
             return *meant;

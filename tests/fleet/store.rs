@@ -1,5 +1,5 @@
 //! A model of a leased blob, written from the table "outcomes of lease operations by lease state"
-//! of the Azure reference. It knows no instance and no fault.
+//! of the Azure reference.
 
 use trafficcop::Instant;
 
@@ -8,7 +8,7 @@ use std::time::Duration;
 
 pub(crate) type Id = u64;
 
-/// Metadata that the holder writes.
+/// The holder's metadata.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Record {
     pub(crate) token: u64,
@@ -42,7 +42,7 @@ pub(crate) enum Request {
     },
 }
 
-/// The service's error codes, as far as instances treat them differently.
+/// The service's codes, as far as instances treat them differently.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Code {
     BlobNotFound,
@@ -73,7 +73,7 @@ pub(crate) enum Reply {
     Done,
     Rest(u64),
     Refused(Code),
-    /// An error of the front end or of a proxy: it says nothing about the lease.
+    /// Error of the front end or a proxy: it says nothing about the lease.
     Error {
         status: u16,
         retry_after: Option<Duration>,
@@ -113,7 +113,7 @@ pub(crate) struct Store {
     blob: Option<Blob>,
     etags: u64,
     span: Duration,
-    /// Number of times that the blob, and its fencing token, was deleted.
+    /// Number of times that the blob was deleted, with its token.
     pub(crate) deletions: u32,
 }
 
@@ -150,7 +150,6 @@ impl Store {
         }
     }
 
-    /// Returns when the lease ends by itself.
     pub(crate) fn ends(&self) -> Option<Instant> {
         match self.blob?.lease {
             Lease::Leased { until, .. } | Lease::Breaking { until, .. } => Some(until),
@@ -172,13 +171,11 @@ impl Store {
         }
     }
 
-    /// Deletes the blob as an operator does, who breaks its lease first.
     pub(crate) fn delete(&mut self) {
         self.deletions += u32::from(self.blob.is_some());
         self.blob = None;
     }
 
-    /// Breaks the lease as an operator does: after `period`, or when it would have run out.
     pub(crate) fn break_lease(&mut self, now: Instant, period: Option<Duration>) {
         self.settle(now);
         let Some(blob) = &mut self.blob else { return };

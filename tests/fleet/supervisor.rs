@@ -1,5 +1,4 @@
-//! The supervisor of a pair: the shipped driver over a shipped store, polled on every event, with
-//! the effects of its deeds.
+//! The supervisor of a pair: the shipped driver over a shipped store, polled on every event.
 
 use std::rc::Rc;
 use std::sync::Arc;
@@ -22,10 +21,9 @@ use super::pair::{Drive, Life, Lock, Told};
 use super::wire::Network;
 use super::world::{From, Happening, World};
 
-/// Limit of the driver's rounds in one second of true time; more are a busy loop.
+/// Rounds in one second of true time; more are a busy loop.
 const ROUNDS: u32 = 150;
 
-/// Makes the driver of instance `p`, as `run` would.
 pub(crate) fn driver(
     p: usize,
     tenure: Tenure,
@@ -95,7 +93,6 @@ pub(crate) fn driver(
 }
 
 impl World {
-    /// Runs the driver as long as something is ready.
     pub(crate) fn supervise(&mut self, p: usize) {
         let pair = &self.pairs[p];
         let machine = &self.machines[pair.machine];
@@ -123,7 +120,6 @@ impl World {
         let polled = clock.enter(now, suspended, || drive.as_mut().poll(&mut context));
         self.count_rounds(p, clock.sleeps());
         if clock.has_done_something() {
-            // Abandoned calls included.
             self.lock_may_be_free();
         }
         let did = std::mem::take(&mut self.pairs[p].handle.link().did);
@@ -145,7 +141,6 @@ impl World {
         }
     }
 
-    /// Delivers signals and cordons.
     fn hear(&mut self, p: usize) {
         while let Some(signal) = self.pairs[p].signals.pop_front() {
             match &signal {
@@ -165,7 +160,7 @@ impl World {
             (pair.second, pair.rounds) = (second, 0);
         }
         pair.rounds += rounds;
-        // A supervisor that dismisses its guardian looks every 2 ms whether that has ended.
+        // While it dismisses its guardian, it looks every 2 ms.
         if pair.rounds > ROUNDS && pair.ending.is_none() {
             self.violate(format!("#{p} loops"));
         }
@@ -177,7 +172,7 @@ impl World {
             return;
         };
         let at = self.machines[pair.machine].clock.when(next);
-        // The armed time is earlier: it looks then, and arms again.
+        // It looks at the armed time, and arms again.
         if at == Time::MAX || at >= pair.armed {
             return;
         }
@@ -220,7 +215,7 @@ impl World {
             Did::Competed => {
                 let asks = self.schedule.asks_every().is_some();
                 let unfit = asks && pair.is_fit != Some(true);
-                // A request that was due before the cordon was known is no violation.
+                // No violation if it was due before the cordon was known.
                 if pair.cordoned.is_some_and(|told| told < now) {
                     self.violate(format!("#{p} competes on a cordoned machine"));
                 }
@@ -269,7 +264,7 @@ impl World {
         if pair.cordoned.is_some_and(|told| told < now) {
             return self.violate(format!("#{p} starts on a cordoned machine"));
         }
-        // The cordon was heard at the same instant: the drain for it begins at once.
+        // Heard at the same instant: its drain begins at once.
         pair.cordon_heard = pair.cordon_heard_at == Some(now);
         pair.had_control = true;
         pair.told_lost.clear();
@@ -285,8 +280,6 @@ impl World {
         }
     }
 
-    // --- deaths ---
-
     pub(crate) fn supervisor_dies(&mut self, p: usize) {
         let pair = &mut self.pairs[p];
         if pair.drive.is_none() {
@@ -301,8 +294,8 @@ impl World {
         self.restart_later(self.pairs[p].machine);
     }
 
-    /// Wakes those who wait for the lock, as the kernel does when descriptors are closed or a lock
-    /// is released.
+    /// Wakes the lock's waiters, as the kernel does when descriptors are closed or a lock is
+    /// released.
     pub(crate) fn lock_may_be_free(&mut self) {
         if self.directory.is_none() {
             return;
@@ -315,8 +308,7 @@ impl World {
         }
     }
 
-    /// Kills the guardian, and so the main process; the supervisor or init inherits the other
-    /// processes.
+    /// Kills the guardian, and so the main process; the supervisor or init inherits the rest.
     pub(crate) fn guardian_dies(&mut self, p: usize) {
         let pair = &mut self.pairs[p];
         if pair.guardian == Life::Dead {

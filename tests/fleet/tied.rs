@@ -1,25 +1,23 @@
-//! The search's model compared with the shipped code: random walks through its graph. Each instance
-//! of the model has a shipped one next to it: driver, workload, handle, blob store and the
+//! The search's model compared with the shipped code, in random walks through its graph. Each
+//! instance of the model has a shipped one beside it: driver, workload, handle, blob store and the
 //! guardian's loop. Both get the same events at the same ticks, and must do the same in the same
-//! order: the requests to the service and their leases, orders, signals, kills, reports, releases
-//! and ends.
+//! order: requests with their leases, orders, signals, kills, reports, releases and ends.
 //!
 //! `TIED_SEED` (default 1) is the first seed, `TIED_COUNT` the number of walks. A walk that parts
 //! is shrunk to the steps it needs, and printed.
 //!
-//! Abstractions of the search, which are left out here (tests/README.md lists them, too):
+//! The search's abstractions are left out here (tests/README.md lists them, too):
 //! - No time passes within a tick, except while a handle waits for its guardian's answer, or kills
-//!   the tree of a dead one: all later moments of the instance are behind their ticks by that much.
-//!   The wait for a silent start runs between the ticks.
+//!   the tree of a dead one: the instance's later moments are behind their ticks by that much. The
+//!   wait for a silent start runs between the ticks.
 //! - Looks, records and announcements, which accompany a call's one request, are answered at once.
-//! - A grant that is answered at the very tick at which its attempt ends is heard before, as that
-//!   tick means in the model; not if the instance was disturbed since.
+//! - A grant answered at the tick at which its attempt ends is heard before, as that tick means in
+//!   the model; not if the instance was disturbed since.
 //! - A guardian reads the orders that come with a stop when its supervisor has done all that is
 //!   due.
 //! - A supervisor that has given its guardian up is not stopped, killed or asked to stop before it
 //!   has done what follows.
-//! - The dismissal of a guardian, and how a guardian releases a lease once it has begun to: the
-//!   fleet plays both.
+//! - The dismissal of a guardian, and its release of a lease once begun: the fleet plays both.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -35,38 +33,35 @@ use super::pair::Life;
 use super::shipped::{SIGTERM, Shipped};
 use super::{number, print};
 
-/// Parameters of a walk.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Plan {
     pub(crate) bound: Bound,
     pub(crate) attempt: Duration,
     pub(crate) contained: bool,
-    /// Per cent of the steps that are faults, where faults and others are possible.
+    /// Per cent of the steps that are faults, where both are possible.
     pub(crate) faults: u8,
     /// A stopped process continues at one step in this many.
     pub(crate) stops: u8,
 }
 
-/// Deeds of a model's supervisor that were not compared yet, because the shipped one does them
+/// Deeds of a model's supervisor that are not compared yet, because the shipped one does them
 /// together with all that is due.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Owes {
     Nothing,
-    /// The supervisor was asked to stop.
     Asked,
     /// A stop, and an order to its guardian.
     Ordered,
     /// A stop; only its guardian's report is unread.
     Unread,
-    /// The supervisor has given its guardian up.
     Lost,
 }
 
 impl Owes {
-    /// Whether the shipped instance can be in step again after this step.
+    /// Whether the shipped instance can be in step again after this.
     pub(crate) fn lets(self, step: Step) -> bool {
         match step {
-            // The shipped instance has already done more than give its guardian up.
+            // It has already done more than give its guardian up.
             Step::Asks(_)
             | Step::SupervisorStops(_)
             | Step::SupervisorDies(_)
@@ -74,7 +69,7 @@ impl Owes {
             Step::GuardianStops(_) | Step::GuardianDies(_) => self == Owes::Nothing,
             // The shipped guardian has not read its order yet.
             Step::Guards(_) => self != Owes::Ordered,
-            // The stop comes before everything that comes with it.
+            // The stop comes before all that comes with it.
             _ => true,
         }
     }
@@ -86,7 +81,7 @@ impl Owes {
             Step::Loses(p) => owes[p] = Owes::Lost,
             Step::Asks(p) if search.is_due(&next.world, p) => {
                 let is_told = |(_, deed): &(usize, Deed)| matches!(deed, Deed::Orders(_));
-                // The guardian's report can wait in the shipped socket, too.
+                // The report can wait in the shipped socket, too.
                 let mut unread = next.world.clone();
                 unread.processes[p].inbox.clear();
                 let is_more = search.is_due(&unread, p);
@@ -105,14 +100,13 @@ impl Owes {
 /// Reason for which a step of the search is not played here.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum LeftOut {
-    /// The step comes between a request to a supervisor and its reaction.
+    /// Falls between a request to a supervisor and its reaction.
     Between,
-    /// The grant's answer leaves no time for the record.
+    /// The grant's answer leaves no time for it.
     NoTimeForTheRecord,
 }
 
-/// Whether an attempt to acquire was granted, and the instance hears it just at the end of the
-/// attempt.
+/// Whether a grant is heard just at the end of its attempt.
 fn is_granted_late(process: &model::Process, tick: u8, is_heard: bool) -> bool {
     process.call.is_some_and(|call| {
         let reply = match call.stage {
@@ -125,12 +119,12 @@ fn is_granted_late(process: &model::Process, tick: u8, is_heard: bool) -> bool {
     })
 }
 
-/// Returns why a step of this world is left out independent of debts, if it is.
+/// Returns why a step is left out independent of debts, if it is.
 pub(crate) fn left_out(world: &model::World, step: Step) -> Option<LeftOut> {
     let tick = world.tick;
     let process = step.whose().map(|p| &world.processes[p])?;
     match step {
-        // The shipped instance hears the grant before, unless it was disturbed.
+        // The shipped instance hears the grant before, unless disturbed.
         Step::Answers(_) | Step::Supervises(_) => {
             let is_heard = matches!(step, Step::Supervises(_));
             let is_late = is_granted_late(process, tick, is_heard);
@@ -149,7 +143,6 @@ pub(crate) fn left_out(world: &model::World, step: Step) -> Option<LeftOut> {
     }
 }
 
-/// Returns the kinds of the requests to the service.
 fn kinds(deeds: &[(usize, Deed)]) -> Vec<Kind> {
     let kind = |deed: &(usize, Deed)| match deed.1 {
         Deed::Asks(kind, _) => Some(kind),
@@ -158,23 +151,21 @@ fn kinds(deeds: &[(usize, Deed)]) -> Vec<Kind> {
     deeds.iter().filter_map(kind).collect()
 }
 
-/// One walk, with the shipped instances next to it.
 pub(crate) struct Walk {
     plan: Plan,
     pub(crate) search: Search,
     pub(crate) world: model::World,
     shipped: [Shipped; 2],
     pub(crate) owes: [Owes; 2],
-    /// Deeds of the model that the shipped instance owes.
+    /// The model did them; the shipped instance owes them.
     owed: [Vec<Deed>; 2],
-    /// Deeds of the shipped instance since the last tick, which the model does at the next.
+    /// The shipped instance did them since the last tick; the model does at the next.
     early: [Vec<Deed>; 2],
-    /// Whether these deeds cannot be compared.
+    /// These deeds cannot be compared.
     is_astray: bool,
     pub(crate) way: Vec<Step>,
-    /// Steps and deeds, if they are kept.
+    /// Steps and deeds, if kept.
     pub(crate) trace: Option<Vec<String>>,
-    /// Counts of each kind of deed of the shipped instances.
     tally: BTreeMap<String, usize>,
 }
 
@@ -206,7 +197,6 @@ impl Walk {
         }
     }
 
-    /// Returns the possible next steps that are played here.
     pub(crate) fn next(&mut self) -> Vec<Next> {
         if self.is_astray {
             return Vec::new();
@@ -225,7 +215,6 @@ impl Walk {
         }
     }
 
-    /// Takes a step, in the model and in the shipped instances.
     pub(crate) fn take(&mut self, next: Next) -> Result<(), String> {
         let after = Owes::after(self.owes, &self.search, &next);
         let Next { step, world, deeds } = next;
@@ -324,7 +313,7 @@ impl Walk {
         Err(format!("#{p}: the model has {with:?}"))
     }
 
-    /// Advances the tick; nothing may be due any more, on either side.
+    /// Advances the tick; nothing may be due any more.
     fn time_passes(&mut self, before: &model::World) -> Result<(), String> {
         for p in 0..2 {
             let process = &before.processes[p];
@@ -336,9 +325,8 @@ impl Walk {
                 self.compare(p, &[], &deeds)?;
             }
             if process.is_silent() && process.starting != 0 {
-                // The wait for a silent guardian.
                 let deeds = self.shipped[p].listens(before.tick)?;
-                // In the model, a retry that is due between two ticks is due at the next.
+                // In the model, a retry due between two ticks is due at the next.
                 self.is_astray |= !deeds.is_empty();
                 self.early[p] = deeds;
             }
@@ -395,7 +383,7 @@ fn walk(seed: u64) -> (Walk, Result<(), String>) {
             ticks: 24,
             rest: u8::MAX,
         },
-        // The other value ends within a tick, later than the second in which a guardian counts as
+        // The other value ends within a tick, later than the second after which a guardian is
         // silent.
         attempt: *rng.choice(&[TICK, TICK * 5 / 3]).expect("two"),
         contained: rng.bool(),
@@ -426,7 +414,6 @@ fn walk(seed: u64) -> (Walk, Result<(), String>) {
     }
 }
 
-/// Repeats these steps, without those that are not possible any more.
 fn again(plan: Plan, way: &[Step]) -> (Walk, Result<(), String>) {
     let mut walk = Walk::new(plan);
     for step in way {
@@ -439,7 +426,6 @@ fn again(plan: Plan, way: &[Step]) -> (Walk, Result<(), String>) {
     (walk, Ok(()))
 }
 
-/// Removes the steps that the parting does not need.
 fn shrink(mut walk: Walk, mut why: String) -> (Walk, String) {
     let mut smaller = true;
     while smaller {
@@ -460,7 +446,7 @@ fn shrink(mut walk: Walk, mut why: String) -> (Walk, String) {
     (walk, why)
 }
 
-/// Prints the steps that a parting needs, and the deeds in them.
+/// Prints the steps that a parting needs, with their deeds.
 pub(crate) fn explain(plan: Plan, way: &[Step], why: String) -> String {
     let (walk, parts) = again(plan, way);
     let Err(parts) = parts else {

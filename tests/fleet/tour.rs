@@ -1,9 +1,8 @@
-//! Every transition of the search's graph, played once with the shipped instances next to it
+//! Every transition of the search's graph, played once with the shipped instances beside it
 //! (`tied`).
 //!
-//! The graph is explored as the search does it, and covered with walks. Each walk begins at the
-//! start, and each transition is on a walk; the walks with the most transitions of their own come
-//! first.
+//! The graph is explored as the search does it, and covered with walks from the start; those with
+//! the most transitions of their own come first.
 //!
 //! Every change plays the whole graph without a fault, and the first ticks of the graph with one.
 //! `TOUR_FAULTS`, `TOUR_LAST_FAULT` and `TOUR_TICKS` move the bound as `SEARCH_FAULTS` etc. do;
@@ -21,7 +20,7 @@ use super::model::{Bound, Search, State};
 use super::tied::{LeftOut, Owes, Plan, Walk, explain, left_out};
 use super::{number, print};
 
-/// Limit of walks that part; more would show the same.
+/// Walks that part; more would show the same.
 const PARTINGS: usize = 6;
 
 /// A transition of the search, with the two instances in its state's order.
@@ -29,14 +28,13 @@ const PARTINGS: usize = 6;
 struct Transition {
     step: Step,
     to: u32,
-    /// Whether the target state has the two instances in the other order.
+    /// The target state has the two instances in the other order.
     is_turned: bool,
-    /// Debt of the step's supervisor after it, if that owed nothing before.
+    /// Debt of the step's supervisor, if it owed nothing before.
     owes: Option<Owes>,
     left_out: Option<LeftOut>,
 }
 
-/// All transitions, grouped by state.
 struct Whole {
     by_key: HashMap<[u64; 2], u32, Quickly>,
     states: Vec<State>,
@@ -65,7 +63,7 @@ impl Whole {
             let begin = whole.transitions.len();
             for next in search.next(&world) {
                 let step = next.step;
-                // Either of two twins may do it: one is enough. A process that has both SIGTERM and
+                // Either of two twins may do it: one is enough. A process with both SIGTERM and
                 // SIGKILL ends in two ways that are one step.
                 let is_known = |known: &Transition| known.step == step;
                 if state.is_of_twins() && step.whose() == Some(1)
@@ -104,14 +102,12 @@ impl Whole {
 /// Place of the tour: a state, and the debts of its supervisors.
 type Place = (u32, [Owes; 2]);
 
-/// A transition from a place.
 #[derive(Clone, Copy, Debug)]
 struct Edge {
     from: u32,
     to: u32,
     /// The step, with the two instances in the place's order.
     step: Step,
-    /// Number of the search's transition.
     of: u32,
 }
 
@@ -129,13 +125,13 @@ struct Graph {
     left_out: BTreeMap<Option<LeftOut>, usize>,
 }
 
-/// Number of times that each edge is still to be taken; and whether it is a back edge.
+/// Number of times that each edge is still to be taken; whether it is a back edge.
 struct Flows {
     flows: Vec<u32>,
     is_back: Vec<bool>,
 }
 
-/// Whether the world has the two instances in the other order than the numbered state.
+/// Whether the world has the instances in the other order than the numbered state.
 fn is_turned(search: &mut Search, world: &World, owes: [Owes; 2]) -> bool {
     let (state, is_turned) = search.place(world);
     is_turned || state.is_of_twins() && owes[0] > owes[1]
@@ -154,7 +150,7 @@ impl Graph {
         let mut places: Vec<Place> = vec![(0, [Owes::Nothing; 2])];
         numbers.insert(places[0], 0);
         let (mut edges, mut first) = (Vec::new(), vec![0]);
-        // For each transition: whether it is played, and else why not (`None`: unreachable).
+        // Whether each transition is played; else why not (`None`: unreachable).
         let mut is_played = vec![false; whole.transitions.len()];
         let mut why = vec![None; whole.transitions.len()];
         let mut at = 0;
@@ -163,8 +159,7 @@ impl Graph {
             let (from, to) = (whole.first[state as usize], whole.first[state as usize + 1]);
             for of in from..to {
                 let transition = whole.transitions[of as usize];
-                // One of two twins can do what the other can; that differs if they owe different
-                // things.
+                // One of two twins can do what the other can, unless they owe different things.
                 let both = of_state.is_of_twins() && owes[0] != owes[1];
                 let is_one_s = transition.step.whose().is_some();
                 for is_other in [false, true] {
@@ -262,8 +257,8 @@ impl Graph {
         (order, is_back)
     }
 
-    /// Returns how many times each edge is taken, so that every transition is taken at least once
-    /// and all walks begin at the start. A back edge ends its walk, unless it is a loop.
+    /// Number of times that each edge is taken, so that every transition is taken and all walks
+    /// begin at the start. A back edge ends its walk, unless it is a loop.
     fn flows(&self) -> Flows {
         let (order, is_back) = self.depth_first();
         let mut flows = vec![0_u32; self.edges.len()];
@@ -273,7 +268,6 @@ impl Graph {
                 *flow = 1;
             }
         }
-        // Group the edges by their targets.
         let mut first = vec![0; self.first.len() + 1];
         let forward = || (0..self.edges.len()).filter(|edge| !is_back[*edge]);
         for edge in forward() {
@@ -302,7 +296,7 @@ impl Graph {
         for at in order {
             let into = &into[first[at]..first[at + 1]];
             let mut more = needed(&flows, at) - come[at];
-            // Where more walks come in than go out, some of them continue here.
+            // Where more walks come in than go out, some continue here.
             for edge in into {
                 let from = self.edges[*edge].from as usize;
                 let spare = (come[from] - needed(&flows, from)).clamp(0, more.max(0));
@@ -316,7 +310,6 @@ impl Graph {
         Flows { flows, is_back }
     }
 
-    /// Returns the next walk; an empty one if all are done.
     fn walk(&self, Flows { flows, is_back }: &mut Flows) -> Vec<u32> {
         let mut way = Vec::new();
         let mut at = 0;
@@ -356,7 +349,6 @@ impl Graph {
         walks.into_iter().map(|(_, way)| way).collect()
     }
 
-    /// Plays a walk, to its end or to its parting.
     fn play(
         &mut self,
         way: &[u32],
@@ -409,7 +401,6 @@ impl Graph {
     }
 }
 
-/// Returns the part to play, and the number of parts.
 fn part() -> (usize, usize) {
     let part = std::env::var("TOUR_PART").unwrap_or_default();
     let numbers = part.split_once('/').and_then(|(part, of)| {
@@ -447,13 +438,13 @@ fn every_transition_is_what_ships_does() {
     tour(bound(usual.faults, last_fault, ticks), part());
 }
 
-/// Plays all of a graph that can be played, or one of so many parts.
 fn tour(bound: Bound, (part, parts): (usize, usize)) {
     let began = Instant::now();
     let mut graph = Graph::explore(bound);
     let played = graph.transitions - graph.left_out.values().sum::<usize>();
     print(&format!(
-        "tour: {} transitions of {} states to {bound:?}; {played} can be played (not: {:?}), from {} places; after {:.1} s\n",
+        "tour: {} transitions of {} states to {bound:?}; {played} can be played (not: {:?}), from {} places; after \
+         {:.1} s\n",
         graph.transitions,
         graph.states,
         graph.left_out,

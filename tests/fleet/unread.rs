@@ -1,4 +1,4 @@
-//! A supervisor that does not read: the shipped loop of its guardian keeps the reports for it.
+//! A supervisor that does not read: its guardian's loop keeps the reports for it.
 
 use std::time::Duration;
 
@@ -46,7 +46,7 @@ fn end_of_a_command_is_reported_despite_many_unread_stops() {
     kernel.facts().is_full = true;
     for stop in 0..1000 {
         kernel.facts().stopped = true;
-        // The wall clock jumps, too: that is no reason to keep a stop twice.
+        // A jump of the wall clock is no reason to keep a stop twice.
         kernel.facts().wall_jumped = stop % 2 == 0;
         event_loop.turn(Ready {
             wall: true,
@@ -73,5 +73,4 @@ fn end_of_a_command_is_reported_despite_many_unread_stops() {
     assert!(empty, "{heard:?}");
 }
 
-/// Variable that the command shall have in its environment.
 const TOKEN: &[u8] = b"TRAFFICCOP_TOKEN=1\0";

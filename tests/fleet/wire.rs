@@ -1,8 +1,6 @@
-//! The network as the shipped blob store sees it: an HTTP client under the official ones. It puts
-//! their requests on the wire as the model's, and the model's replies into their answers.
-//!
-//! The world decides whether and when something arrives. Dropping a request's future leaves it on
-//! the wire.
+//! The network as the shipped blob store sees it: an HTTP client under the official ones, which
+//! puts their requests on the wire as the model's. The world decides whether and when something
+//! arrives; dropping a request's future leaves it on the wire.
 
 use std::collections::{BTreeMap, HashMap};
 use std::fmt;
@@ -17,7 +15,6 @@ use trafficcop_azure::{Account, AuthOptions};
 
 use super::store::{Code, Id, LeaseState, Record, Reply, Request};
 
-/// Texts for which the model has numbers.
 #[derive(Debug, Default)]
 pub(crate) struct Texts {
     leases: Vec<String>,
@@ -26,7 +23,6 @@ pub(crate) struct Texts {
 }
 
 impl Texts {
-    /// Returns the number of the lease with this id.
     pub(crate) fn lease(&mut self, text: &str) -> Id {
         let known = self.leases.iter().position(|lease| lease == text);
         let at = known.unwrap_or_else(|| {
@@ -52,7 +48,6 @@ impl Texts {
     }
 }
 
-/// Requests and answers of one process that are on the wire.
 #[derive(Debug, Default)]
 struct Wire {
     out: Vec<(u64, Request)>,
@@ -60,7 +55,7 @@ struct Wire {
     slots: u64,
 }
 
-/// Function that answers some requests immediately.
+/// Answers some requests immediately.
 #[derive(Default)]
 struct AtOnce(Option<Box<dyn FnMut(Request) -> Option<Reply> + Send>>);
 
@@ -70,7 +65,6 @@ impl fmt::Debug for AtOnce {
     }
 }
 
-/// A process's way to the service.
 #[derive(Debug)]
 pub(crate) struct Network {
     texts: Arc<Mutex<Texts>>,
@@ -87,12 +81,11 @@ impl Network {
         })
     }
 
-    /// Answers each request for which this function returns a reply immediately.
+    /// Answers at once those for which `by` returns a reply.
     pub(crate) fn answer_at_once(&self, by: impl FnMut(Request) -> Option<Reply> + Send + 'static) {
         self.at_once.lock().expect("whole").0 = Some(Box::new(by));
     }
 
-    /// Makes an account whose requests go this way.
     pub(crate) fn account(self: &Arc<Network>) -> Account {
         static ACCOUNT: OnceLock<Account> = OnceLock::new();
         let account = ACCOUNT.get_or_init(|| {
@@ -106,7 +99,6 @@ impl Network {
         account.clone().over(Arc::clone(self) as _)
     }
 
-    /// Returns the requests sent since the last call, each with the slot for its answer.
     pub(crate) fn sent(&self) -> Vec<(u64, Request)> {
         std::mem::take(&mut self.wire.lock().expect("whole").out)
     }
@@ -119,7 +111,7 @@ impl Network {
 
     fn read(&self, sent: &Sent) -> Request {
         let mut texts = self.texts.lock().expect("whole");
-        // Not looked up by name: for a missing header the library makes an error with a backtrace.
+        // Not by name: for a missing header the library makes an error with a backtrace.
         let header = |name| {
             let mut all = sent.headers().iter();
             let found = all.find(|(known, _)| known.as_str() == name);
@@ -184,8 +176,7 @@ impl Network {
                 put("x-ms-lease-state", state.to_owned());
                 put("etag", format!("\"{etag}\""));
                 let record = record.and_then(|record| usize::try_from(record.series).ok());
-                // A lock without a holder so far; without a token the count would begin from the
-                // date.
+                // No holder so far; without a token the count would begin from the date.
                 let unheld = [("trafficcop_token".to_owned(), "0".to_owned())];
                 for (name, value) in record.map_or(&unheld[..], |record| &texts.metadata[record]) {
                     put(&format!("x-ms-meta-{name}"), value.clone());
@@ -227,7 +218,7 @@ impl Network {
     }
 }
 
-/// Returns the service's name for an error code, and its status.
+/// Returns an error's name at the service, and its status.
 fn name(code: Code, request: Request) -> (u16, &'static str) {
     let on_blob = matches!(request, Request::Look { .. } | Request::Set { .. });
     match code {

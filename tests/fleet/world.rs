@@ -1,4 +1,4 @@
-//! The event queue and the store's side of a schedule; and which process may run when.
+//! The event queue, the store's side of a schedule, and which process may run when.
 
 use std::cmp::Reverse;
 use std::collections::{BTreeMap, BinaryHeap, HashMap};
@@ -19,7 +19,6 @@ use super::pair::{Life, Lock, Pair};
 use super::store::{Id, Reply, Request, Store};
 use super::wire::Texts;
 
-/// Process of a pair that has sent a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum From {
     Supervisor,
@@ -28,13 +27,10 @@ pub(crate) enum From {
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Happening {
-    /// The supervisor has an event.
     Supervisor(usize),
-    /// The supervisor's timer for this time fires.
     Timer(usize, Time),
     Guardian(usize),
-    /// A request reaches the store. `lost`: its reply is lost. `denied`: its reply is replaced by
-    /// an error.
+    /// `lost`: its reply is lost. `denied`: its reply becomes an error.
     Arrives {
         pair: usize,
         from: From,
@@ -52,22 +48,21 @@ pub(crate) enum Happening {
     Act(usize),
     Continue(usize, Who),
     Resume(usize),
-    /// The command has replaced the guardian's image by exec.
+    /// The command has replaced the guardian's image.
     Executed(usize, u64),
     MainDies(usize, u64, Exit),
     DaemonDies(usize, u64),
-    /// An operator's command continues.
     Operator(usize),
     LeaseEnds,
     Restart(usize),
-    /// The machine's instances learn of changed announcements.
+    /// Announcements for the machine have changed.
     Announced(usize),
     /// The cordon with this number is lifted, if it is still the last.
     Lifted(usize, u64),
-    /// A pair that heard of a cordon at this time has had the time to drain.
+    /// A pair that heard of a cordon then has had the time to drain.
     CordonDue(usize, Time),
     Rest,
-    /// A guardian has had the time to notice that its tree, with this number, has ended.
+    /// A guardian has had the time to notice that this tree has ended.
     EndDue(usize, u64),
     Judgement,
 }
@@ -104,12 +99,12 @@ pub(crate) struct Machine {
     deferred: Vec<Happening>,
 }
 
-/// A break by an operator: the leases, limited to one instance on a shared drive; and the time.
+/// An operator's break: the leases (on a shared drive only one instance's), and the time.
 #[derive(Clone, Debug)]
 pub(crate) struct Broken {
     pub(crate) leases: Range<Id>,
     pub(crate) of: Option<usize>,
-    /// Time at which other instances could get control because of it.
+    /// Time at which others could get control because of it.
     pub(crate) others: Others,
     pub(crate) at: Time,
 }
@@ -133,7 +128,6 @@ impl Broken {
     }
 }
 
-/// Sums over many schedules.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Tally {
     pub(crate) schedules: u64,
@@ -147,12 +141,10 @@ pub(crate) struct Tally {
     /// Cordons that supervisors heard of, and how many of these while in control.
     pub(crate) cordons: u64,
     pub(crate) cordoned_holders: u64,
-    /// Times that a supervisor heard that its machine is not fit to take control.
     pub(crate) unfit: u64,
     pub(crate) faults: BTreeMap<&'static str, u64>,
-    /// Counts of events on shared drives.
     pub(crate) drive: BTreeMap<&'static str, u64>,
-    /// Schedules, tenures and hand-overs, by where the lock was.
+    /// Schedules, tenures and hand-overs, by place.
     pub(crate) places: BTreeMap<&'static str, [u64; 3]>,
 }
 
@@ -167,23 +159,20 @@ pub(crate) struct World {
     pub(crate) store: Store,
     pub(crate) store_clock: Clock,
     pub(crate) texts: Arc<Mutex<Texts>>,
-    /// Directory of the lock's file, if it is a file.
+    /// Directory of a lock's file.
     pub(crate) directory: Option<TempDir>,
-    /// The shared drive, if the lock is on one.
     pub(crate) drive: Option<Arc<Mutex<Server>>>,
     pub(crate) operators: Vec<Operator>,
-    /// Number of versions that were judged.
     pub(crate) makings: usize,
     pub(crate) tally: Tally,
     pub(crate) violation: Option<String>,
     pub(crate) trace: Option<Vec<String>>,
-    /// Leases that an operator broke or deleted.
     pub(crate) broken: Vec<Broken>,
-    /// End of each lease as the store granted it, whether or not the answer arrived.
+    /// End of each lease as granted, whether or not the answer arrived.
     pub(crate) granted: HashMap<Id, Time>,
     /// End of each lease's protection, as known now.
     pub(crate) lasts: HashMap<Id, Time>,
-    /// Spans in which supervisors of a machine were stopped during a request.
+    /// Time at which supervisors of a machine were stopped during a request.
     pub(crate) stops: Vec<(usize, Time, Time)>,
     pub(crate) last_end: Time,
     /// Leases touched by others than their holders, once for each time.
@@ -195,7 +184,6 @@ pub(crate) struct World {
     pub(crate) resting: bool,
 }
 
-/// Makes a directory in memory, where that is possible.
 fn directory() -> TempDir {
     let memory = tempfile::tempdir_in("/dev/shm");
     memory
@@ -347,8 +335,8 @@ impl World {
                 let now = self.store_clock.at(self.now);
                 let leased = self.store.leased(now);
                 let mut reply = self.store.handle(now, request);
-                // A request for the rest of a break breaks the lease of another instance that has
-                // got it in between.
+                // A request for the rest of a break breaks the lease of an instance that got it in
+                // between.
                 if let (Request::RestOfBreaking { .. }, Reply::Rest(_), Some(id)) =
                     (request, reply, leased)
                 {
@@ -434,7 +422,7 @@ impl World {
                     && tree.daemon
                 {
                     tree.daemon = false;
-                    // The parent has reaped it, if that is not the guardian.
+                    // Its parent has reaped it, if that is not the guardian.
                     tree.daemon_reaped = tree.main;
                     let orphan = !tree.main;
                     self.pairs[p].kernel.facts().child_signal |= orphan;
@@ -460,15 +448,15 @@ impl World {
                 let poll = nanos(self.schedule.poll);
                 let mut bound = lease + lease / 50 + poll * 5 / 4 + 6 * SECOND;
                 if self.schedule.place == Place::Shared {
-                    // Two leases, and the longest wait for a version whose record is unreadable.
+                    // Two leases, and the longest wait for a version without a readable record.
                     bound += lease + 60 * SECOND + 3 * poll + 15 * SECOND;
                 }
                 if self.drive.is_some() && self.store.deletions > 0 {
                     bound += nanos(self.schedule.grace) + 10 * SECOND;
                 }
                 if self.machines.iter().any(|machine| machine.cordon.is_some()) {
-                    // An instance that starts on a cordoned machine may hear of the cordon late,
-                    // and drains then.
+                    // An instance that starts on a cordoned machine may hear of it late, and drains
+                    // then.
                     bound += 7 * SECOND + self.drain_for_a_cordon();
                 }
                 self.plan(self.now + bound, Happening::Judgement);
@@ -530,7 +518,7 @@ impl World {
         it.suspended = None;
         it.resumed = self.now;
         it.shown_suspended += it.clock.at(self.now).since(it.clock.at(since));
-        // The kernel's cache of a drive did not age in suspend.
+        // The kernel's cache of a drive did not age.
         if let Some(drive) = &self.drive {
             let mut drive = drive.lock().expect("whole");
             let until = self.now + drive.rng.u64(0..60) * SECOND;
@@ -538,7 +526,7 @@ impl World {
                 drive.views[machine] = (since, until);
             }
         }
-        // Events of the suspend are due now; the supervisor's timers did not run meanwhile.
+        // Events of the suspend are due now; the supervisor's timers did not run.
         for what in std::mem::take(&mut it.deferred) {
             let at = self.now + self.lag();
             self.plan(at, what);
@@ -595,7 +583,6 @@ impl World {
             },
             once: None,
             budget: Some(schedule.budgets[machine]).filter(|_| schedule.place != Place::File),
-            // The kernel wakes the waiters.
             poll: Some(schedule.poll).filter(|_| schedule.place != Place::File),
             wait: None,
             patience: std::time::Duration::from_secs(30),
@@ -613,7 +600,7 @@ impl World {
         let p = self.pairs.len();
         let now = self.machines[machine].clock.at(self.now);
         let lease = self.schedule.budgets[machine].lease;
-        // An announcement is mostly known before the first attempt.
+        // Mostly known before the first attempt.
         let cordon = self.machines[machine].cordon.clone();
         let cordon = cordon.map(|(_, cordon)| cordon);
         let known = cordon.filter(|_| self.rng.u8(0..4) > 0);

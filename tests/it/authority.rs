@@ -1,4 +1,4 @@
-//! A certificate authority for the duration of the tests, and its certificate for this machine.
+//! A certificate authority of the tests.
 
 use std::path::PathBuf;
 use std::sync::{Arc, OnceLock};
@@ -7,15 +7,12 @@ use rcgen::{BasicConstraints, CertificateParams, CertifiedIssuer, IsCa, KeyPair}
 use rustls::ServerConfig;
 use rustls::pki_types::PrivateKeyDer;
 
-/// The authority; see the module's text.
 pub(crate) struct Authority {
-    /// The authority's own certificate in PEM, for `--ca-file`.
+    /// Own certificate in PEM, for `--ca-file`.
     pub(crate) file: PathBuf,
-    /// The certificate of 127.0.0.1, in PEM.
+    /// Certificate of 127.0.0.1, in PEM.
     pub(crate) certificate: PathBuf,
-    /// The certificate's key.
     pub(crate) key: PathBuf,
-    /// Configuration with that certificate for a server of the tests.
     pub(crate) server: Arc<ServerConfig>,
     _directory: tempfile::TempDir,
 }

@@ -1,5 +1,5 @@
-//! The control file and `trafficcop check`, end to end: "may I begin another piece?" and "am I
-//! still in control?"
+//! The control file and `trafficcop check`: "may I begin another piece?" and "am I still in
+//! control?"
 
 use std::os::unix::fs::MetadataExt;
 use std::path::{Path, PathBuf};
@@ -30,7 +30,6 @@ fn apart(scene: &Scene) -> Run<'_> {
     scene.run_on_file().with_run(&place)
 }
 
-/// Returns a file of that /run as seen from outside.
 fn seen(scene: &Scene, path: &Path) -> PathBuf {
     let within = path.strip_prefix("/run").expect("the first place for it");
     scene.path("run").join(within)
@@ -87,7 +86,6 @@ fn in_control(path: &Path) -> Option<i32> {
     check(Some(path), &["--control"]).status.code()
 }
 
-/// Returns the PATH with the built binary's directory in front.
 fn path_to_trafficcop() -> String {
     let directory = Path::new(trafficcop()).parent().unwrap();
     let rest = std::env::var("PATH").unwrap_or_default();
@@ -221,7 +219,7 @@ fn a_lost_lock_is_no_control_at_once() {
 fn living_command_reads_a_doubt_in_its_control_file() {
     let scene = Scene::new();
     let (mut one, path) = instance(&scene, LEASE, &["--term", "ignore"]);
-    // The frozen supervisor renews no more; at its deadline the guardian asks the command to end.
+    // Frozen, it renews no more; at its deadline the guardian asks the command to end.
     one.freeze();
     let deadline = Deadline::open(&path).unwrap();
     let before = word(&path);
@@ -322,7 +320,7 @@ fn control_file_of_a_killed_instance_is_swept_by_the_next() {
     let (mut one, path) = instance_of(apart(&scene), &scene, &[], &[]);
     let path = seen(&scene, &path);
     let guardian = one.guardian();
-    // Both are stopped and cannot report anything.
+    // Both are stopped and report nothing.
     one.freeze();
     send(guardian, Signal::SIGSTOP);
     await_stopped(guardian);
@@ -366,7 +364,7 @@ fn examples_finish_their_piece_when_control_is_lost_or_a_stop_is_asked() {
             .run_on_file()
             .env("PATH", path_to_trafficcop())
             .args(LEASE);
-        // Not a stop signal that it notices: it must find out with `check`.
+        // A signal that it does not notice: it must use `check`.
         let run = run.args(["--stop-signal", "WINCH"]).command([&program]);
         let mut one = run.start();
         await_for(
@@ -440,7 +438,7 @@ fn every_drain_is_told_before_its_first_signal() {
 fn wait_lasts_for_its_time_and_ends_when_a_stop_begins() {
     let scene = Scene::new();
     let run = scene.run_on_file().env("PATH", path_to_trafficcop());
-    // A signal that ends no process: only the control file tells of the stop.
+    // A signal that ends no process: only the control file tells.
     let run = run.args(["--stop-signal", "WINCH", "--grace", "10m"]);
     let waits = "trafficcop check --wait 300ms; echo \"first $?\"; trafficcop check --wait 10m; echo \"second $?\"; \
         trafficcop check --control --wait 100ms; echo \"control $?\"";

@@ -1,5 +1,5 @@
-//! The demo kills and stops the holders as it announces, without an overlap, and its recording can
-//! be played.
+//! The demo kills and stops the holders as announced, without an overlap, and its recording can be
+//! played.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -45,7 +45,6 @@ fn the_demo_kills_and_shows_who_is_in_control() {
         .stdin(Stdio::null())
         .output()
         .expect("python3 starts");
-    // The timeline's status: 0 for no overlap.
     assert!(output.status.success(), "{output:?}");
     let frames = frames(&cast);
     let shows = |text: &str| frames.iter().any(|(_, frame)| frame.contains(text));

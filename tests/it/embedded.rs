@@ -1,5 +1,4 @@
-//! A program with its own credentials on an emulated account: a lock and a queue without
-//! environment variables.
+//! A program with its own credentials on an emulated account, without environment variables.
 
 use std::time::Duration;
 
@@ -9,7 +8,6 @@ use crate::support::azurite::{KEY, azurite, connection_string, queue_string, que
 use crate::support::proxy::{Call, Fate, Proxy};
 use crate::support::queue::Mailbox;
 
-/// A limit that no test reaches.
 const LONG: Duration = Duration::from_secs(60);
 
 fn queue_at(port: u16) -> Connection {

@@ -1,5 +1,5 @@
-//! The fencing example refuses a stale token atomically, as its README says, also when supervisor
-//! and guardian are stopped and the command runs on during the next holder's tenure.
+//! The fencing example refuses a stale token atomically, even when supervisor and guardian are
+//! stopped and the command runs on in the next tenure.
 
 use std::path::Path;
 use std::process::{Command, Output, Stdio};
@@ -31,7 +31,6 @@ fn text(bytes: &[u8]) -> String {
     String::from_utf8_lossy(bytes).into_owned()
 }
 
-/// Returns the written lines, each with its token.
 fn lines(database: &Path) -> Vec<(u64, String)> {
     let output = resource(database, &["read"]);
     assert!(output.status.success(), "{output:?}");
@@ -56,7 +55,7 @@ fn blocks(kind: &str) -> Vec<String> {
 
 #[test]
 fn the_readme_s_first_commands_print_what_it_shows() {
-    // Python first: a missing one has its own message.
+    // A missing Python has its own message.
     drop(resource(Path::new(":memory:"), &["read"]));
     let output = Command::new("sh")
         .args(["-c", &format!("exec 2>&1\n{}", blocks("sh")[0])])
@@ -126,7 +125,7 @@ fn the_token_of_an_ended_tenure_is_refused_after_the_next_one_wrote() {
     assert_eq!(lines(&database), written);
 }
 
-/// Returns the supervisor and its children: everything between trafficcop and the command.
+/// Returns the supervisor and its children: all between trafficcop and the command.
 fn watchers(instance: &Instance) -> Vec<i32> {
     let supervisor = instance.pid();
     let list = format!("/proc/{supervisor}/task/{supervisor}/children");
@@ -167,7 +166,7 @@ fn writer_with_stopped_watchers_is_refused_once_the_next_holder_wrote() {
         processes::await_stopped(*pid);
     }
 
-    // The lease runs out, and the next instance has control while the first one's command runs on.
+    // The next instance has control while the first one's command runs on.
     let second = instance("second", "5").finish();
     assert_eq!(second.ended, Ended::Code(0), "{second:?}");
     await_for(

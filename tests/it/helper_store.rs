@@ -1,4 +1,4 @@
-//! Locks in a helper's store (`--store HELPER:NAME`): the contract with the helper, and what its faults lead to.
+//! Locks in a helper's store (`--store HELPER:NAME`): the contract, and faults of the helper.
 
 use std::time::Duration;
 
@@ -21,7 +21,6 @@ fn store(scene: &Scene) -> String {
     format!("{}:job", scene.path("helper").display())
 }
 
-/// A verb with the scene's entry.
 fn verb<'a>(scene: &'a Scene, verb: &str) -> Run<'a> {
     let run = scene.verb(verb).env("STORE", scene.directory());
     run.env("XDG_RUNTIME_DIR", scene.directory())
@@ -44,7 +43,7 @@ fn forever(scene: &Scene, name: &str) -> crate::support::instance::Instance {
         .start()
 }
 
-/// The same with the longest lease, which nothing may wait for.
+/// Starts an instance with the longest lease, which nothing may wait for.
 fn patient(scene: &Scene, name: &str) -> crate::support::instance::Instance {
     run(scene, name)
         .args(["--lease", "60s"])
@@ -81,7 +80,7 @@ fn standby_takes_over_at_once_from_a_stopped_and_from_a_killed_supervisor() {
     journal.await_tag(What::Beat, "two");
     let mut three = forever(&scene, "three");
     three.await_log("standing by: two is in control");
-    // The guardian gives the entry back by the same helper.
+    // The guardian releases by the same helper.
     two.signal(Signal::SIGKILL);
     two.wait();
     let killed = Instant::now();
@@ -228,7 +227,7 @@ fn noise_on_stderr_and_a_daemon_with_open_pipes_delay_nothing() {
 #[test]
 fn lost_answer_of_a_write_ends_no_tenure_and_no_attempt() {
     let scene = scene();
-    // Each write is made, and every other one is said to have been refused or to have failed.
+    // Each write is made; every other one is said to be refused or failed.
     let code = "if [ \"$1\" = put ] && [ $status = 0 ]; then n=$(cat \"$STORE/n\" 2>/dev/null || echo 0); \
                 echo $((n + 1)) >\"$STORE/n\"; case $((n % 4)) in 1) status=4 ;; 3) status=1 ;; esac; fi";
     fault(&scene, "after", code);
@@ -413,10 +412,11 @@ fn doctor_races_writers_and_tells_what_a_helper_lacks() {
             .contains("10 races of 8 writers had one winner each"),
         "{good:?}"
     );
-    // It compares first, and writes when another has compared, too.
+    // Writes when another has compared, too.
     let code = "if [ \"$1\" = put ]; then [ \"$(tag)\" = \"$3\" ] || exit 4; mkdir -p \"$STORE/compared\"; \
                 : >\"$STORE/compared/$$\"; n=0; \
-                while [ \"$(ls \"$STORE/compared\" | wc -l)\" -lt 2 ] && [ $n -lt 300 ]; do sleep 0.1; n=$((n + 1)); done; \
+                while [ \"$(ls \"$STORE/compared\" | wc -l)\" -lt 2 ] && [ $n -lt 300 ]; do \
+                sleep 0.1; n=$((n + 1)); done; \
                 cat >\"$entry.$$\"; mv \"$entry.$$\" \"$entry\"; exit 0; fi";
     fault(&scene, "before", code);
     let bad = verb(&scene, "doctor").finish();
@@ -484,7 +484,7 @@ fn acquire_whose_answer_was_lost_is_recognised_by_the_next_look() {
         let finished = finished.shell("echo ran").finish();
         assert_eq!(finished.stdout, "ran\n", "{finished:?}");
         assert!(!scene.path("lose").exists());
-        // Another's would be waited for, for a lease.
+        // Another's lease would be waited for.
         assert!(Instant::now().since(begun) < Duration::from_secs(30));
     }
 }

@@ -1,13 +1,12 @@
-//! Dependencies between modules. Reads the sources and checks the rules of the architecture: the
-//! core knows only the clock, stores and processes do not know each other, nothing below the
-//! command line knows clap, prints or exits, and `unsafe` stays in its modules.
+//! Dependencies between modules, by the rules of the architecture: the core knows only the clock,
+//! stores and processes do not know each other, nothing below the command line knows clap, prints
+//! or exits, and `unsafe` stays in its modules.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
 
 /// Modules that a module of `src/` or a crate may name. The kernel's side of `trafficcop-core`
-/// (`clock`, `machine`, `units`, `util`) counts as separate modules, so that the decisions stay
-/// pure. A new module needs a line here.
+/// counts as separate modules, so that the decisions stay pure. A new module needs a line here.
 const MAY_KNOW: &[(&str, &[&str])] = &[
     ("clock", &[]),
     ("units", &[]),
@@ -110,10 +109,9 @@ const CRATES: [&str; 6] = [
     "timeline",
 ];
 
-/// Modules of `trafficcop-core` that do not decide.
 const KERNEL_S_SIDE: [&str; 4] = ["clock", "machine", "units", "util"];
 
-/// Words that only some modules may contain, with the reason.
+/// Words that only some modules may contain, and why.
 const WORDS: &[(&[&str], &[&str], &str)] = &[
     (
         &["clap::"],
@@ -174,7 +172,6 @@ const WORDS: &[(&[&str], &[&str], &str)] = &[
 struct Source {
     room: String,
     path: PathBuf,
-    /// The source without comments and tests.
     code: String,
     text: String,
 }
@@ -230,7 +227,6 @@ fn room(inside: &Path) -> String {
     }
 }
 
-/// Returns the source without comments and tests.
 fn code(text: &str) -> String {
     let mut code = String::new();
     let mut lines = text.lines().peekable();
@@ -245,7 +241,7 @@ fn code(text: &str) -> String {
     code
 }
 
-/// Returns the modules that the code names by `crate::room`, by `crate::{room, ...}` or as a crate.
+/// Returns the modules named by `crate::room`, by `crate::{room, ...}` or as a crate.
 fn named(code: &str) -> BTreeSet<String> {
     let (own, core) = (below("crate::", code), below("trafficcop_core::", code));
     let of_core = |name: String| match KERNEL_S_SIDE.contains(&&*name) {
@@ -301,7 +297,7 @@ fn below(begin: &str, code: &str) -> BTreeSet<String> {
     rooms
 }
 
-/// Whether a chain of `super::` is long enough to reach the crate's root.
+/// Whether a chain of `super::` reaches the crate's root.
 fn leaves_by_super(path: &Path, code: &str) -> bool {
     let inside = path.strip_prefix(Path::new(env!("CARGO_MANIFEST_DIR")).join("src"));
     let depth = inside.unwrap_or(path).components().count();
@@ -319,12 +315,12 @@ fn strangers(room: &str, code: &str) -> Vec<String> {
     let in_a_crate = CRATES.contains(&room);
     named(code)
         .into_iter()
-        // Within a crate `crate::` stays in it, except for the parts of the core.
+        // `crate::` stays in its crate, except for the parts of the core.
         .filter(|name| match of_core {
             true => KERNEL_S_SIDE.contains(&&**name) || CRATES.contains(&&**name),
             false => !in_a_crate || CRATES.contains(&&**name) || KERNEL_S_SIDE.contains(&&**name),
         })
-        // Capitalized names are re-exports of lib.rs; `crate::room` names a module.
+        // Capitalized names are re-exports of lib.rs.
         .filter(|name| name != room && name.starts_with(char::is_lowercase))
         // Every module may use it; it uses none.
         .filter(|name| name != "util")
@@ -335,7 +331,7 @@ fn strangers(room: &str, code: &str) -> Vec<String> {
 
 fn misplaced(room: &str, code: &str) -> Vec<String> {
     let mut faults = Vec::new();
-    // An enum of the command line defines its own spelling and help.
+    // An enum of the command line has its own spelling and help.
     let code = code.replace("clap::ValueEnum", "");
     for (words, rooms, why) in WORDS.iter().filter(|(_, rooms, _)| !rooms.contains(&room)) {
         for word in words.iter().filter(|word| code.contains(*word)) {
@@ -412,7 +408,7 @@ fn files_say_what_they_are_for_and_stay_small() {
     assert!(faults.is_empty(), "{}", faults.join("\n"));
 }
 
-/// The rules are useful only if a violation fails.
+/// Rules are useful only if a violation fails.
 #[test]
 fn a_broken_rule_is_seen() {
     assert_eq!(strangers("core", "use crate::clock::Instant;"), [""; 0]);

@@ -1,4 +1,4 @@
-//! A program of twenty lines that uses the library elects a leader among its processes.
+//! A program of twenty lines elects a leader with the library.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::PathBuf;
@@ -6,11 +6,10 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-/// Limit of every wait of a test.
 const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Returns the path of the example, which `cargo test` builds with the tests. The test does not
-/// build it: cargo within cargo has another environment, and rebuilds half of the dependencies.
+/// Returns the example, which `cargo test` builds with the tests. The test does not build it: cargo
+/// within cargo has another environment, and rebuilds half of the dependencies.
 fn leader() -> PathBuf {
     let test = std::env::current_exe().expect("a path of our own");
     let profile = test.ancestors().nth(2).expect("a directory of the build");
@@ -45,7 +44,6 @@ impl Instance {
         Instance { child, lines }
     }
 
-    /// Returns the token of its next line.
     fn leads(&self) -> u64 {
         let line = self.lines.recv_timeout(PATIENCE).expect("a line in time");
         let begin = format!("{} leads, token ", self.child.id());

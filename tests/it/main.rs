@@ -15,7 +15,7 @@ mod blob_store;
 mod check;
 mod contain;
 mod demo;
-// The pages describe the whole program.
+// These describe the whole program.
 #[cfg(all(feature = "entra", feature = "service-bus"))]
 mod documents;
 mod elect;

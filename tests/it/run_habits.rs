@@ -1,5 +1,5 @@
-//! `trafficcop run --restart`, `--max-hold`, `--min-hold`, end to end: control that is kept,
-//! rotated, or passed on.
+//! `trafficcop run --restart`, `--max-hold`, `--min-hold`: control that is kept, rotated, or passed
+//! on.
 
 use std::fs::File;
 use std::time::Duration;
@@ -18,7 +18,6 @@ use crate::support::scene::Scene;
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 
-/// Starts an instance whose command writes into the journal.
 fn instance(scene: &Scene, name: &str, options: &[&str], command: &[&str]) -> Instance {
     scene
         .run_on_file()
@@ -201,7 +200,7 @@ fn a_guardian_killed_during_the_back_off_ends_it_with_status_70() {
     let scene = Scene::new();
     let mut one = instance(&scene, "one", &ON_FAILURE, &FAILING);
     one.await_log("started again in 4s");
-    // The only child of an instance without a command.
+    // Without a command it is the only child.
     let all = processes::marked(scene.directory());
     let guardian = all.iter().find(|process| process.parent == one.pid());
     let guardian = guardian.expect("a guardian").pid;
@@ -419,7 +418,7 @@ fn a_supervisor_killed_during_the_back_off_gives_a_blob_s_lease_back() {
     let killed = Instant::now();
     assert_eq!(one.wait(), KILL);
     blob.await_lease_state("available");
-    // It was renewed when the back-off began, so it cannot have run out.
+    // Renewed when the back-off began, so it cannot have run out.
     assert!(Instant::now().since(killed) < Duration::from_secs(45));
     scene.await_nobody();
 }

@@ -1,4 +1,4 @@
-//! `--if`: a machine that is not fit takes no control, and one that has control keeps it.
+//! `--if`: an unfit machine takes no control, and one that has control keeps it.
 
 use std::fs::{self, File};
 use std::time::Duration;
@@ -124,8 +124,7 @@ impl Place {
     fn assert_free(&self) {
         let pass_by = || self.run("passer-by").arg("-n").command(["true"]).finish();
         let mut passer_by = pass_by();
-        // Without waiting, it asks a store for three seconds only, which may be too short on a busy
-        // machine.
+        // It asks for three seconds only, which may be too short on a busy machine.
         for _ in 0..10 {
             if passer_by.ended != Ended::Code(69) {
                 break;
@@ -206,7 +205,7 @@ fn standby_that_becomes_unfit_does_not_get_the_lock() {
     }
 }
 
-/// Options for a doorbell without polls while a test lasts.
+/// A doorbell without polls while a test lasts.
 const BELL: [&str; 4] = ["--doorbell=127.0.0.1", "--poll", "1h", "-v"];
 const HEARS: &str = "hears the holder's doorbell, 0 standbys before this one";
 
@@ -254,7 +253,7 @@ fn ring_during_the_condition_takes_nothing_before_its_answer() {
             .run("two")
             .args(["--if", &condition])
             .args(BELL)
-            // The interval of the condition; the lock is polled rarely while the bell is heard.
+            // For the condition; the lock is polled rarely while the bell is heard.
             .args(["--poll", "10s"])
             .journalist("two", &["--until", &place.path("two", "done")])
             .start();
@@ -316,7 +315,7 @@ fn a_holder_that_turns_unfit_keeps_control_and_is_not_asked() {
         place.scene.journal.await_tag(What::Beat, "one");
         let asked = place.asked("one");
         place.is_not_fit("one");
-        // Many polls of another instance, which would take a released lock.
+        // Many polls, which would take a released lock.
         place.is_fit("two");
         let mut two = place.candidate("two", &[]);
         two.await_log("standing by");
@@ -324,7 +323,7 @@ fn a_holder_that_turns_unfit_keeps_control_and_is_not_asked() {
         place.scene.journal.await_sign_of_life("one");
         assert_eq!(place.asked("one"), asked);
         assert!(!one.stderr().contains("not fit"), "{}", one.stderr());
-        // From now on it competes like any other.
+        // It competes like any other.
         one.signal(Signal::SIGTERM);
         assert_eq!(one.wait(), TERM);
         place.scene.journal.await_tag(What::Beat, "two");
@@ -448,7 +447,7 @@ fn hanging_condition_is_killed_with_its_tree_and_counts_as_no() {
         "trap '' TERM; while :; do sleep 1000; done",
         "kill -STOP $$",
         "(trap '' TERM HUP; setsid sleep 1000) & wait",
-        // The condition gets TERM when it is too late.
+        // It gets TERM when it is too late.
         "trap 'exit 0' TERM; sleep 1000 & wait",
     ];
     let start = |(number, hang): (usize, &&str)| {
@@ -512,7 +511,7 @@ fn a_stop_does_not_wait_for_it() {
 fn condition_does_not_outlive_a_killed_supervisor() {
     let place = Place::on_file();
     let pid = place.path("one", "pid");
-    // Deaf to SIGTERM, and with minutes for an orderly end while the supervisor lives.
+    // Deaf to SIGTERM, with minutes for an orderly end while the supervisor lives.
     let hang = format!("trap '' TERM; setsid sleep 1000 & echo $$ > {pid}; sleep 1000");
     let mut one = place
         .run("one")
@@ -534,7 +533,8 @@ fn leftovers_of_a_condition_are_killed_before_its_answer_counts() {
     let place = Place::on_file();
     let left = place.path("one", "left");
     let daemon = format!(
-        "(trap '' TERM HUP; exec setsid sh -c 'echo $$ > {left}; sleep 1000') & while ! test -s {left}; do sleep 0.01; done"
+        "(trap '' TERM HUP; exec setsid sh -c 'echo $$ > {left}; sleep 1000') & \
+         while ! test -s {left}; do sleep 0.01; done"
     );
     // The command sees nothing of it.
     let finished = place
@@ -656,7 +656,7 @@ fn condition_without_a_guardian_counts_as_no() {
     let place = Place::on_file();
     let mut one = place.candidate("one", &[]);
     one.await_log(NOT_FIT);
-    // The command's guardian was forked first.
+    // The command's was forked first.
     let guardians = processes::marked(place.scene.directory());
     let mut guardians: Vec<i32> = guardians
         .iter()
@@ -667,7 +667,7 @@ fn condition_without_a_guardian_counts_as_no() {
     assert_eq!(guardians.len(), 1, "{guardians:?}");
     kill(Pid::from_raw(guardians[0]), Signal::SIGKILL).unwrap();
     place.is_fit("one");
-    // It may have said yes a moment before.
+    // The yes may be a moment old.
     if !one.stderr().contains("in control") {
         one.await_log("the --if command cannot run any more");
     }

@@ -1,4 +1,4 @@
-//! `trafficcop run --slots`, end to end: a counting semaphore of locks.
+//! `trafficcop run --slots`: a counting semaphore.
 //!
 //! The hunt kills holders at random for 20 seconds; `SLOTS_HUNT=120` makes it two minutes.
 
@@ -17,7 +17,7 @@ use crate::support::journal::{Line, What};
 use crate::support::scene::Scene;
 
 const SECOND: u64 = 1_000_000_000;
-/// The shortest lease that the service grants; a file's lock has none.
+/// Shortest lease of the service; a file's lock has none.
 const LEASE: u64 = 15 * SECOND;
 const POLL: u64 = SECOND / 2;
 
@@ -45,7 +45,6 @@ fn let_end(scene: &Scene, name: &str) {
     File::create(scene.path(&format!("{name}.done"))).unwrap();
 }
 
-/// A stretch of control over one slot.
 #[derive(Debug)]
 struct Stretch {
     slot: u32,
@@ -99,7 +98,7 @@ fn judge(scene: &Scene, slots: u32) -> Vec<Stretch> {
     all
 }
 
-/// Returns the longest time in which a slot was free, between its first holder and its last.
+/// Returns the longest time without a holder, between the first and the last.
 fn longest_gap(all: &[Stretch], slot: u32) -> u64 {
     let mine: Vec<&Stretch> = all.iter().filter(|one| one.slot == slot).collect();
     let gaps = mine.windows(2).map(|pair| pair[1].first - pair[0].last);
@@ -254,7 +253,6 @@ fn instances_with_different_numbers_of_slots_share_those_that_both_name() {
         let late = run.shell("true").finish();
         assert_eq!(late.ended, Ended::Code(75), "{}", late.stderr);
     }
-    // The plain lock is not a slot.
     let plain = scene.run_on_file().arg("-n").command(["true"]).finish();
     assert_eq!(plain.ended, Ended::Code(0), "{}", plain.stderr);
     for (name, mut instance) in all {
@@ -282,7 +280,7 @@ fn refusal_names_the_holders_of_all_slots() {
     for name in names {
         assert!(late.stderr.contains(name), "{}", late.stderr);
     }
-    // A standby takes the next free slot, and logs one line until then.
+    // It takes the next free slot, with one log line until then.
     let waits = on_file(&scene, "waits").shell(&script(&scene, "waits"));
     let mut waits = waits.start();
     waits.await_log("standing by");
@@ -323,7 +321,6 @@ fn doorbell_of_each_slots_holder_is_heard() {
     waits.await_log("hears the holder's doorbell, 0 standbys before this one");
     let_end(&scene, "rings");
     assert_eq!(rings.wait(), Ended::Code(0), "{}", rings.stderr());
-    // Its poll would take an hour.
     starts("waits");
     for (name, instance) in [("deaf", &mut deaf), ("waits", &mut waits)] {
         let_end(&scene, name);

@@ -1,4 +1,4 @@
-//! The built binary on a terminal, started from an interactive shell as a person would: job control.
+//! The built binary on a terminal, started from an interactive shell: job control.
 
 use std::fs::File;
 use std::io::{Read as _, Write as _};
@@ -12,10 +12,10 @@ use crate::support::processes::processor_time;
 mod foreground;
 mod interrupts;
 
-/// For what happens at once on a machine that is not starved.
+/// Limit of a wait for what happens at once on a machine that is not starved.
 const PATIENCE: Duration = Duration::from_secs(120);
 
-/// The command: repeats what is typed, and says each interrupt that reaches it.
+/// Repeats what is typed, and reports each interrupt.
 const COMMAND: &str = r#"
 trap 'echo interrupted' INT
 echo ready
@@ -26,7 +26,6 @@ while :; do
 done
 "#;
 
-/// A shell in the foreground of a terminal of its own.
 struct Session {
     shell: Child,
     keys: File,
@@ -56,15 +55,14 @@ impl Session {
         command
             .args(["--norc", "--noprofile", "--noediting", "-i"])
             .env("PS1", "")
-            // Else what becomes of a job is told in the language of whoever started the tests.
+            // Reports on jobs must be in English.
             .env("LC_ALL", "C")
             .env("TERM", "xterm")
             .env_remove("PROMPT_COMMAND")
             .stdin(end())
             .stdout(end())
             .stderr(end());
-        // SAFETY: system calls only; the dispositions are those of a login, not of whatever started
-        // the tests in its background.
+        // SAFETY: system calls only; the dispositions are those of a login.
         unsafe {
             command.pre_exec(|| {
                 for signal in [libc::SIGINT, libc::SIGQUIT, libc::SIGHUP, libc::SIGTSTP] {
@@ -103,15 +101,15 @@ impl Session {
         self.keys.write_all(keys.as_bytes()).expect("typed");
     }
 
-    /// Ctrl-C. The empty line after it is for a shell that was about to read when the signal came:
-    /// it looks at its traps only when it has read.
+    /// Presses Ctrl-C. The empty line after it is for a shell that was about to read: it looks at
+    /// its traps only when it has read.
     fn interrupts(&mut self) {
         self.presses("\x03");
         self.presses("\n");
         self.sees("interrupted");
     }
 
-    /// Waits until this is shown, after what was waited for before.
+    /// Waits for this text, after the last.
     fn sees(&mut self, text: &str) {
         loop {
             if let Some(at) = self.shown[self.seen..].find(text) {
@@ -128,7 +126,7 @@ impl Session {
 
 impl Drop for Session {
     fn drop(&mut self) {
-        // Its jobs get a SIGHUP with the end of the terminal, and drain.
+        // Its jobs get a SIGHUP with the terminal's end, and drain.
         let _gone = self.shell.kill();
         let _reaped = self.shell.wait();
     }
@@ -150,7 +148,7 @@ fn a_job_under_control(contain: &str) {
     session.presses("one\n");
     session.sees("got:one");
     session.interrupts();
-    // Ctrl-Z: the command stops, then we, and the shell has the terminal.
+    // Ctrl-Z: command and supervisor stop, and the shell has the terminal.
     session.presses("\x1a");
     session.sees("Stopped");
     session.presses("echo shell-$((40+2))\n");
@@ -161,7 +159,7 @@ fn a_job_under_control(contain: &str) {
     session.interrupts();
     session.presses("quit\n");
     session.sees("got:quit");
-    // The shell has the terminal again. An end within the grace after a Ctrl-C is the end of the job by it.
+    // An end within the grace after a Ctrl-C is the end of the job by it.
     session.presses("echo status-$?\n");
     session.sees("status-130");
     assert_eq!(
@@ -240,7 +238,6 @@ fn ctrl_z_stops_a_standby_and_bg_and_fg_continue_it() {
     session.sees("status-0");
 }
 
-/// Waits until this file is there.
 fn awaits(file: &std::path::Path) {
     let begun = std::time::Instant::now();
     while !file.exists() {
@@ -256,7 +253,6 @@ fn pid_in(file: &std::path::Path) -> i32 {
     text.trim().parse().expect("a number")
 }
 
-/// Waits until there is no such process.
 fn awaits_end_of(pid: i32) {
     let begun = std::time::Instant::now();
     while nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok() {
@@ -266,17 +262,17 @@ fn awaits_end_of(pid: i32) {
 }
 
 impl Session {
-    /// The terminal is gone: its window was closed, or the line to it was cut.
+    /// Closes the terminal's window, or cuts its line.
     fn vanishes(mut self) {
         let nothing = File::options().write(true).open("/dev/null");
         self.keys = nothing.expect("there is one");
-        // Whoever reads the screen has a descriptor, too, and reads until the end.
+        // The reader of the screen has a descriptor, too.
         let _gone = self.shell.kill();
         let _reaped = self.shell.wait();
     }
 }
 
-/// Types the start of an instance whose number, and whose command's, are told in files.
+/// Starts an instance, with its pid and its command's in files.
 fn start_noted(session: &mut Session, directory: &std::path::Path, before: &str) {
     let place = directory.display();
     session.presses(&format!(
@@ -314,7 +310,7 @@ fn a_standby_whose_terminal_vanishes_ends_unless_hang_ups_are_ignored() {
     awaits_end_of(standby);
     std::fs::remove_file(directory.path().join("pid")).expect("it was there");
 
-    // `nohup`, but with the log on the terminal.
+    // `nohup`, with the log on the terminal.
     let mut session = Session::begin();
     start_noted(&mut session, directory.path(), "trap '' HUP;");
     session.sees("standing by");
@@ -322,7 +318,7 @@ fn a_standby_whose_terminal_vanishes_ends_unless_hang_ups_are_ignored() {
     session.vanishes();
     drop(first.stdin.take());
     assert!(first.wait().expect("it ends").success());
-    // It has nothing to write to any more, and takes over all the same.
+    // It takes over without a place to write to.
     let command = pid_in(&directory.path().join("command"));
     let used = processor_time(standby);
     assert!(used < Duration::from_secs(5), "it spins: {used:?}");

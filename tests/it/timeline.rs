@@ -1,5 +1,5 @@
-//! `--event-log` and `trafficcop timeline`, end to end: the records of instances that are killed,
-//! stopped and handed control, and the report made from them.
+//! `--event-log` and `trafficcop timeline`: records of instances that are killed, stopped and
+//! handed control, and the report.
 
 use std::collections::BTreeSet;
 use std::path::{Path, PathBuf};
@@ -89,7 +89,6 @@ fn a_chaotic_run_on_a_file_comes_to_tenures_in_order_without_an_overlap() {
         ("two", instance(&scene, "two", &shared, &[])),
         ("three", instance(&scene, "three", &own, &[])),
     ];
-    // The holder is killed, asked to stop, killed.
     for (round, signal) in [Signal::SIGKILL, Signal::SIGTERM, Signal::SIGKILL]
         .into_iter()
         .enumerate()
@@ -118,7 +117,7 @@ fn a_chaotic_run_on_a_file_comes_to_tenures_in_order_without_an_overlap() {
             .chain(files),
     );
     assert!(said.status.success(), "{}", stdout(&said));
-    // An instance that took over while the others were being stopped had a short tenure, too.
+    // It may have taken over while the others were being stopped.
     let json = timeline(["--json".as_ref()].into_iter().chain(files));
     assert_eq!(json.status.code(), Some(0));
     let json: Value = serde_json::from_slice(&json.stdout).expect("JSON");
@@ -148,7 +147,7 @@ fn a_chaotic_run_on_a_file_comes_to_tenures_in_order_without_an_overlap() {
         assert!(svg.contains(&format!(">{name}<")), "{name}");
     }
 
-    // Without a name for the picture, the first log would be taken for it.
+    // Without a name, the first log would be taken for the picture.
     let before = std::fs::read(&shared).expect("a log");
     let slip = timeline(["--svg".as_ref()].into_iter().chain(files));
     let why = String::from_utf8_lossy(&slip.stderr);
@@ -156,7 +155,7 @@ fn a_chaotic_run_on_a_file_comes_to_tenures_in_order_without_an_overlap() {
     assert!(why.contains("seems to be an event log"), "{why}");
     assert_eq!(std::fs::read(&shared).expect("a log"), before);
 
-    // The same in one file, from stdin, with half a line at its end.
+    // In one file, from stdin, with half a line at its end.
     let mut both = std::fs::read(&own).unwrap();
     both.extend(std::fs::read(&shared).unwrap());
     both.extend(b"{\"v\":1,\"time\":\"20");
@@ -213,7 +212,7 @@ fn a_tenure_is_told_step_by_step_with_its_deadline() {
         assert_eq!(record["seq"], number);
         assert_eq!(record["pid"], one.pid());
     }
-    // The log has the same events in the same words, in documented fields.
+    // The same events in the same words, in documented fields.
     let documented: BTreeSet<&str> = trafficcop::internals::report::FIELDS
         .iter()
         .map(|(name, _)| *name)
@@ -258,7 +257,7 @@ fn a_forged_overlap_is_exit_status_1() {
     assert!(stdout(&said).contains("OVERLAP"), "{}", stdout(&said));
 }
 
-/// The writer of a log must not control the terminal of its reader.
+/// A log's writer must not control its reader's terminal.
 #[test]
 fn log_texts_cannot_forge_lines() {
     let scene = Scene::new();
@@ -401,7 +400,7 @@ fn event_log_on_an_inherited_pipe_is_written() {
     assert!(said.lines().count() > 2 && said.starts_with('{'), "{said}");
 }
 
-/// A read end in this process would keep the command's pipe alive.
+/// A read end here would keep the command's pipe alive.
 #[test]
 fn event_log_on_the_commands_output_opens_no_read_end() {
     let scene = Scene::new();

@@ -1,9 +1,9 @@
 //! One instance with all rules that it can have, and a lock that answers late, wrongly or never:
 //! one history after another, in virtual time, with the real [`Tenure`](trafficcop_core::Tenure)
-//! and the real `GuardianState`. It covers what the search leaves out: restarts and holds, `--once`
-//! tasks, waits with an end, cordons, conditions, commands that hang, locks without a lease, a
-//! shared drive with the real [`Observed`](trafficcop_core::Observed), processes that look once,
-//! leases of any length, and every moment to the nanosecond.
+//! and `GuardianState`. It covers what the search leaves out: restarts and holds, `--once`, waits
+//! with an end, cordons, conditions, hangs, locks without a lease, a shared drive with the real
+//! [`Observed`](trafficcop_core::Observed), processes that look once, leases of any length, and
+//! every moment to the nanosecond.
 //!
 //! `ALONE_SEED` (default 1) is the first seed, `ALONE_COUNT` (default 4000) the number of
 //! histories. A history that fails is shrunk to the deeds it needs, and printed.
@@ -41,7 +41,6 @@ fn play(plan: Plan, tracing: bool) -> World {
     world
 }
 
-/// Removes the deeds that the failure does not need, one by one.
 fn shrink(mut plan: Plan) -> Plan {
     let mut smaller = true;
     while smaller {

@@ -1,22 +1,18 @@
-//! Breadth-first search through all reachable states, each visited once. The searches of the blob's
-//! lease and of the shared drive use it; it knows neither.
+//! Breadth-first search through all reachable states, each visited once.
 
 use std::collections::HashSet;
 use std::hash::{BuildHasherDefault, Hash, Hasher};
 
-/// Result of a search.
 #[derive(Debug)]
 pub(crate) struct Found<S> {
     pub(crate) states: usize,
     pub(crate) depth: usize,
-    /// Way to the first bad state, if there is one.
     pub(crate) way: Option<Vec<S>>,
 }
 
-/// States of one search, with their comparison and their successors.
 pub(crate) trait Space {
     type State: Copy;
-    /// A state in a few words, which are quick to compare.
+    /// The state in a few words, quick to compare.
     type Key: Hash + Eq;
 
     fn key(&self, state: &Self::State) -> Self::Key;
@@ -25,7 +21,6 @@ pub(crate) trait Space {
     fn successors(&mut self, state: Self::State, reached: &mut Vec<Self::State>);
 }
 
-/// Searches to the end, or to the first bad state.
 pub(crate) fn explore<S: Space>(space: &mut S, first: S::State) -> Found<S::State> {
     let mut seen: HashSet<S::Key, Quickly> = HashSet::default();
     let mut all = vec![(first, usize::MAX)];
@@ -72,7 +67,6 @@ fn way<S: Copy>(all: &[(S, usize)], mut at: usize) -> Vec<S> {
 
 pub(crate) type Quickly = BuildHasherDefault<Quick>;
 
-/// Hash of a few words.
 #[derive(Default)]
 pub(crate) struct Quick(u64);
 

@@ -1,8 +1,7 @@
-//! Turns of a supervisor and of a guardian. They do what `src/driver.rs`, `src/run/workload.rs`,
-//! `crates/guardian/src/handle.rs` and `crates/guardian/src/event_loop.rs` do around the two
-//! deciders, in the same order, until nothing is left to do at this tick. The store is
-//! `crates/lease/src/blob` with one request for each call, and one more for a lease whose release
-//! is uncertain.
+//! Turns of a supervisor and of a guardian, until nothing is left to do at this tick. They do what
+//! `src/driver.rs`, `src/run/workload.rs`, `crates/guardian/src/handle.rs` and
+//! `crates/guardian/src/event_loop.rs` do around the two deciders, in the same order. The store is
+//! `crates/lease/src/blob` with one request for each call, and one more for an uncertain release.
 //!
 //! It is a copy, because a future can be neither copied nor compared. `tests/fleet/tied.rs`
 //! compares it with the shipped code.
@@ -14,7 +13,6 @@ use super::world::{
     Attendance, Broken, Call, Deed, Kind, Life, Process, Request, Stage, Stray, Tree, World,
 };
 
-/// Next work of a supervisor.
 enum Work {
     End,
     Hear(News),
@@ -29,11 +27,11 @@ enum Work {
 /// Limit of steps at one moment; more are a loop without a pause.
 const STEPS: usize = 100;
 
-/// Ticks that the store has for an abandoned release (`UNDO` of the driver).
+/// Ticks for an abandoned release (`UNDO` of the driver).
 const UNDO: u8 = 1;
 
 /// Ticks that a silent guardian gets to start a command (`PATIENCE_AT_THE_START` of its liveness).
-/// They end a second after this one, once everything due at it is done.
+/// They end a second after this one, when everything due at it is done.
 pub(super) const START: u8 = 3;
 
 impl Search {
@@ -45,8 +43,8 @@ impl Search {
         if self.interned.has_ended(process.core) {
             return Some(Work::End);
         }
-        // The driver's order: the tree, the store, the clock. A socket is read to its end before
-        // any of its content is passed on.
+        // The driver's order: tree, store, clock. A socket is read to its end before any of it is
+        // passed on.
         if process.attendance == Attendance::Well && process.guardian == Life::Dead {
             return Some(Work::Lose);
         }
@@ -77,7 +75,6 @@ impl Search {
         self.next_work(world, p).is_some()
     }
 
-    /// Runs the supervisor until nothing is left to do.
     pub(crate) fn supervise(&mut self, world: &mut World, p: usize) {
         for _ in 0..STEPS {
             let Some(work) = self.next_work(world, p) else {
@@ -144,7 +141,6 @@ impl Search {
         }
     }
 
-    /// Passes on a request to stop.
     pub(crate) fn is_asked_to_stop(&mut self, world: &mut World, p: usize) {
         self.tell(world, p, Told::StopAsked);
     }
@@ -216,8 +212,6 @@ impl Search {
             self.does_visibly(p, Deed::Orders(request));
         }
     }
-
-    // --- the store ---
 
     fn send(&mut self, world: &mut World, p: usize, call: Call) {
         let fresh = world.fresh_id();
@@ -299,7 +293,7 @@ impl Search {
                 if matches!(reply, Reply::Done(_)) {
                     (process.proposed, process.perhaps) = (0, false);
                     if tick > call.give_up {
-                        // No time is left to write the record, so nothing was acquired.
+                        // No time to write the record: nothing was acquired.
                         process.spent = call.id;
                         reply = Reply::Silence;
                     } else {
@@ -330,7 +324,7 @@ impl Search {
                 if reply != Reply::Silence {
                     process.spent = 0;
                 }
-                // Not the own lease: an earlier request was carried out, if there was one.
+                // Not the own lease: an earlier request was carried out, if any.
                 let reply = match reply {
                     Reply::Lost if !call.is_sure => Reply::Done(0),
                     reply => reply,
@@ -339,8 +333,6 @@ impl Search {
             }
         }
     }
-
-    // --- the guardian ---
 
     pub(crate) fn is_guardian_due(&self, world: &World, p: usize) -> bool {
         let process = &world.processes[p];
@@ -354,7 +346,6 @@ impl Search {
                 || process.supervisor == Life::Dead && !process.is_orphaned)
     }
 
-    /// Runs the guardian until nothing is left to do.
     pub(crate) fn guard(&mut self, world: &mut World, p: usize) {
         // The timer comes before everything else, and children before the socket.
         self.feed(world, p, Fed::Ticked);
@@ -497,10 +488,8 @@ impl Search {
         }
     }
 
-    // --- ends ---
-
-    /// Gives up a guardian that is dead or silent: its death kills the main process, and the
-    /// supervisor kills the rest.
+    /// Gives up a dead or silent guardian: its death kills the main process, and the supervisor
+    /// kills the rest.
     pub(crate) fn lose(&mut self, world: &mut World, p: usize) {
         let process = &mut world.processes[p];
         process.is_bereft();
@@ -511,7 +500,6 @@ impl Search {
         self.does_visibly(p, Deed::GivesUp);
     }
 
-    /// Ends the instance, and dismisses its guardian.
     fn ends(&mut self, world: &mut World, p: usize) {
         let process = &mut world.processes[p];
         process.supervisor = Life::Dead;
@@ -526,7 +514,6 @@ impl Search {
     }
 }
 
-/// Orders the store's next call.
 fn order(world: &mut World, p: usize, kind: Kind, give_up: u8) {
     world.processes[p].call = Some(Call {
         kind,

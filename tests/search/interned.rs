@@ -1,10 +1,9 @@
-//! Knowledge of the search's processes: each possible state of the real [`Tenure`] and of the real
-//! [`GuardianState`] once. Neither can be compared, and a tenure cannot be copied: so its events
-//! are kept, and passed to a new one.
+//! Each possible state of the real [`Tenure`] and `GuardianState` once. Neither can be compared,
+//! and a tenure cannot be copied: so its events are kept, and passed to a new one.
 //!
 //! Everything happens on the grid of [`TICK`]s, so two tenures are equal if they differ only in
-//! moments between the same two ticks. That makes them independent of their randomness: a poll and
-//! a retry of 2 s, a fifth more or less, are always due at the next tick.
+//! moments between the same two ticks. So their randomness has no effect: a poll or retry of 2 s, a
+//! fifth more or less, is due at the next tick.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,19 +17,16 @@ use trafficcop_core::{
 use trafficcop_guardian::state::{GuardianState, Input, Step};
 
 pub(crate) const TICK: Duration = Duration::from_secs(3);
-/// Ticks of the lease. It is renewed after 2; the command gets SIGTERM after 4, and SIGKILL after
-/// 5.
+/// Ticks of the lease: renewal after 2, SIGTERM after 4, SIGKILL after 5.
 pub(crate) const LEASE: u8 = 6;
 /// Ticks from SIGKILL to the end of the lease.
 pub(crate) const MARGIN: u8 = 1;
-/// A tick that never comes.
 pub(crate) const NEVER: u8 = u8::MAX;
 
 const STOP: i32 = 15;
 const ESRCH: i32 = 3;
 const ETIME: i32 = 62;
 
-/// Returns the rules of an instance whose attempts take this long.
 pub(crate) fn rules(seed: u64, attempt: Duration) -> Rules {
     let budget = Budget {
         lease: TICK * u32::from(LEASE),
@@ -76,12 +72,11 @@ fn nanos_of_a_tick() -> u64 {
     u64::try_from(TICK.as_nanos()).expect("a short tick")
 }
 
-/// A guardian's event in the supervisor's socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum News {
     Started,
     NotStarted,
-    /// Not started, because its deadline had passed.
+    /// Refused, because its deadline had passed.
     TooLate,
     Exited,
     LeftBehind,
@@ -120,10 +115,10 @@ impl News {
     }
 }
 
-/// Answer of the service to a request, or silence.
+/// An answer to a request, or silence.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Reply {
-    /// Success; for an acquire with this token.
+    /// The token, for an acquire.
     Done(u8),
     Held,
     Lost,
@@ -147,7 +142,6 @@ impl Reply {
     }
 }
 
-/// An event of a supervisor's core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Told {
     New,
@@ -184,7 +178,7 @@ impl Told {
     }
 }
 
-/// An effect that a core wants, as far as the search needs it.
+/// Wanted effect of a core, as far as the search needs it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Effect {
     Acquire { give_up: u8 },
@@ -242,7 +236,6 @@ fn effect(action: &Action) -> Option<Effect> {
     })
 }
 
-/// An event of a guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Fed {
     Ticked,
@@ -294,7 +287,6 @@ pub(crate) enum Act {
     Depart,
 }
 
-/// A core, as its events with their times.
 struct Core {
     before: u32,
     tick: u8,
@@ -303,10 +295,9 @@ struct Core {
     ended: bool,
 }
 
-/// Result of each event at a tick: the next state, and the effects.
+/// Result of each event at a tick.
 type Known<Id, Told, Wanted> = HashMap<(Id, u8, Told), (Id, Vec<Wanted>), Quickly>;
 
-/// All states that were met.
 pub(crate) struct Interned {
     seed: u64,
     attempt: Duration,
@@ -334,7 +325,6 @@ impl Interned {
         }
     }
 
-    /// Returns the core of an instance that begins now.
     pub(crate) fn begin(&mut self, tick: u8) -> u32 {
         let core = Tenure::new(rules(self.seed, self.attempt), at(tick));
         self.keep(&core, u32::MAX, tick, Told::New)
@@ -353,7 +343,6 @@ impl Interned {
         (next, effects)
     }
 
-    /// Returns when the core wants a tick.
     pub(crate) fn wake(&self, core: u32) -> u8 {
         self.cores[core as usize].wake
     }
@@ -426,13 +415,12 @@ impl Interned {
         tick_of(self.guardians[usize::from(guardian)].next())
     }
 
-    /// Counts cores and guardians.
     pub(crate) fn count(&self) -> (usize, usize) {
         (self.cores.len(), self.guardians.len())
     }
 }
 
-/// Formats a core without its randomness, and with every moment moved to its tick.
+/// Formats a core without its randomness, every moment moved to its tick.
 fn text(core: &Tenure) -> String {
     let whole = format!("{core:?}");
     let mut text = String::with_capacity(whole.len());

@@ -1,5 +1,5 @@
-//! The model that the search explores: two instances, one service, and everything between the real
-//! core, the real guardian and the world.
+//! The model: two instances, one service, and everything between the real core, the real guardian
+//! and the world.
 //!
 //! `tests/search.rs` explores it completely; `tests/fleet/tied.rs` walks through it at random, and
 //! compares it with the shipped code.
@@ -30,7 +30,7 @@ pub(crate) const KILLED_AFTER: u8 = interned::LEASE - interned::MARGIN;
 
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Bound {
-    /// Largest number of faults in one history; `last_fault` is their last tick.
+    /// Largest number in one history; `last_fault` is the tick of the last one.
     pub(crate) faults: u8,
     pub(crate) last_fault: u8,
     pub(crate) ticks: u8,
@@ -50,7 +50,6 @@ impl Bound {
     }
 }
 
-/// A state in a few words.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct State {
     ticks: [u8; 3],
@@ -59,7 +58,6 @@ pub(crate) struct State {
     processes: [u32; 2],
 }
 
-/// A search, with everything that it met.
 pub(crate) struct Search {
     bound: Bound,
     mistake: Option<Mistake>,
@@ -68,30 +66,27 @@ pub(crate) struct Search {
     by_process: HashMap<Process, u32, Quickly>,
     reached: Vec<State>,
     longest_rest: u8,
-    /// Collected next steps with their deeds, for a walk instead of a search.
+    /// Collects steps, for a walk instead of a search.
     next: Option<Vec<Next>>,
     deeds: Vec<(usize, Deed)>,
 }
 
-/// A possible next step.
 #[derive(Clone, Debug)]
 pub(crate) struct Next {
     pub(crate) step: Step,
     pub(crate) world: World,
-    /// Deeds in this step, with their instances.
     pub(crate) deeds: Vec<(usize, Deed)>,
 }
 
-/// Result of a search.
 #[derive(Debug)]
 pub(crate) struct Summary {
     pub(crate) states: usize,
     pub(crate) depth: usize,
     pub(crate) broken: Broken,
-    /// Way to the last of these.
+    /// Way to the last state.
     pub(crate) way: String,
     pub(crate) longest_rest: u8,
-    /// Counts of cores, of guardians, and of instances with everything on their wires.
+    /// Cores, guardians, and instances with their wires.
     pub(crate) met: [usize; 3],
 }
 
@@ -100,7 +95,6 @@ impl Search {
         self.mistake == Some(mistake)
     }
 
-    /// Records a deed that others can see.
     fn does_visibly(&mut self, p: usize, deed: Deed) {
         if self.next.is_some() {
             self.deeds.push((p, deed));
@@ -121,7 +115,7 @@ impl Search {
         self.place(world).0
     }
 
-    /// Returns the packed state, and whether that has the two instances in the other order.
+    /// Returns the packed state, and whether its two instances are in the other order.
     pub(crate) fn place(&mut self, world: &World) -> (State, bool) {
         let mut ids = [0; 2];
         for (id, process) in ids.iter_mut().zip(&world.processes) {
@@ -135,7 +129,7 @@ impl Search {
                 }
             };
         }
-        // The order of the two makes no difference.
+        // The order of the two does not matter.
         let is_turned = ids[0] > ids[1];
         ids.sort_unstable();
         let state = State {
@@ -167,7 +161,6 @@ impl Search {
 }
 
 impl State {
-    /// Whether the two instances are equal.
     pub(crate) fn is_of_twins(&self) -> bool {
         self.processes[0] == self.processes[1]
     }
@@ -213,7 +206,6 @@ impl Search {
         }
     }
 
-    /// Makes the world of two instances that begin.
     pub(crate) fn first(&mut self) -> World {
         let core = self.interned.begin(0);
         // Without that mistake it would only separate equal states.
@@ -231,7 +223,6 @@ impl Search {
         }
     }
 
-    /// Returns all possible next steps.
     pub(crate) fn next(&mut self, world: &World) -> Vec<Next> {
         self.next = Some(Vec::new());
         self.steps(world);
@@ -247,7 +238,6 @@ impl Search {
     }
 }
 
-/// Searches to the bound, or to the first violation.
 pub(crate) fn search(bound: Bound, seed: u64, mistake: Option<Mistake>) -> Summary {
     let mut search = Search::new(bound, Interned::new(seed, interned::TICK), mistake);
     let first = search.first();

@@ -1,5 +1,4 @@
-//! All possible next steps: a turn of a process, a step of a request, the end of a command, a
-//! fault, the passing of time.
+//! All possible next steps: turns, requests, ends, faults, and time.
 
 use super::Search;
 use super::instance::START;
@@ -7,26 +6,20 @@ use super::interned::{LEASE, Reply};
 use super::mistakes::Mistake;
 use super::world::{Broken, Id, Kind, Life, Process, Stage, Stray, Tree, World};
 
-/// Ticks after which an abandoned request is no longer on its way.
+/// Ticks after which an abandoned request is gone.
 const LATE: u8 = 2;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Step {
-    /// The supervisor does everything that is due.
     Supervises(usize),
-    /// The supervisor finds its guardian silent.
     Loses(usize),
-    /// The guardian does everything that is due.
     Guards(usize),
-    /// The abandoned request with this number reaches the service.
+    /// The abandoned request with this number arrives.
     Strays(usize, usize),
-    /// A request reaches the service.
     Serves(usize),
-    /// An answer comes back.
     Answers(usize),
-    /// Processes of a command end: whether the main process still lives, and the daemon.
+    /// Whether the main process still lives, and the daemon.
     Dies(usize, bool, bool),
-    /// The command's main process ends by itself.
     MainEnds(usize),
     SupervisorStops(usize),
     SupervisorContinues(usize),
@@ -35,7 +28,6 @@ pub(crate) enum Step {
     GuardianContinues(usize),
     GuardianDies(usize),
     MachineStops(usize),
-    /// The instance is asked to stop.
     Asks(usize),
     TimePasses,
 }
@@ -98,7 +90,7 @@ impl Search {
         self.time_passes(world);
     }
 
-    /// Adds the steps of this one's kind.
+    /// Adds the steps of this kind.
     pub(crate) fn steps_like(&mut self, world: &World, step: Step) {
         match step {
             Step::Supervises(p) | Step::Loses(p) | Step::Guards(p) => self.turns(world, p),
@@ -138,7 +130,6 @@ impl Search {
         }
     }
 
-    /// Lets a request arrive, or an answer come back.
     fn travels(&mut self, world: &World, p: usize) {
         let process = &world.processes[p];
         for at in 0..process.strays.len() {
@@ -163,7 +154,7 @@ impl Search {
         self.reach(step, next);
     }
 
-    /// Answers a request as the service does: a leased blob, by the table of the reference.
+    /// Answers as the service does: a leased blob, by the table of the reference.
     fn serves(&self, world: &mut World, p: usize, kind: Kind, id: Id) -> Reply {
         let tick = world.tick;
         let clock = if self.is(Mistake::WallClocks) {
@@ -225,8 +216,6 @@ impl Search {
             self.reach(Step::Dies(p, main, daemon), next);
         }
     }
-
-    // --- faults ---
 
     fn is_disturbed(&mut self, world: &World, p: usize) {
         let process = &world.processes[p];
@@ -306,8 +295,6 @@ impl Search {
         })
     }
 
-    // --- time ---
-
     /// Advances the tick once every running process has done what was due.
     fn time_passes(&mut self, world: &World) {
         if world.tick == self.bound.ticks || world.is_beyond_us() {
@@ -351,15 +338,14 @@ impl Search {
             if process.starting != 0 && process.supervisor == Life::Stopped {
                 process.starting = tick + START;
             }
-            // A grant in time is not read in time by an instance that is stopped until the end of
-            // the attempt.
+            // An instance that is stopped to the end of the attempt does not read its grant in
+            // time.
             if let Some(call) = &mut process.call
                 && (call.kind, call.give_up) == (Kind::Acquire, tick)
                 && matches!(call.stage, Stage::Answered(Reply::Done(_)))
             {
                 call.give_up -= 1;
             }
-            // It is started again.
             let is_gone = process.supervisor == Life::Dead && process.guardian == Life::Dead;
             if is_gone && process.tree.is_none() {
                 let core = self.interned.begin(tick);

@@ -5,7 +5,6 @@ use super::interned::{MARGIN, NEVER, News, Reply};
 /// Id of a lease; 0: none.
 pub(crate) type Id = u8;
 
-/// State of a process under signals.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub(crate) enum Life {
     Runs,
@@ -20,12 +19,10 @@ pub(crate) enum Kind {
     Release,
 }
 
-/// Progress of a call to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Stage {
-    /// Not sent yet: the tree's events come first.
+    /// The tree's events come first.
     Ordered,
-    /// On its way to the service, or lost.
     Sent,
     /// On its way back, or lost.
     Done(Reply),
@@ -33,7 +30,6 @@ pub(crate) enum Stage {
     Answered(Reply),
 }
 
-/// Pending request of a supervisor to the service.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Call {
     pub(crate) kind: Kind,
@@ -41,13 +37,12 @@ pub(crate) struct Call {
     pub(crate) stage: Stage,
     pub(crate) sent: u8,
     pub(crate) give_up: u8,
-    /// Whether its slowness was counted as a fault already.
+    /// Whether its slowness was counted as a fault.
     pub(crate) is_slow: bool,
-    /// Whether it is the first release of a lease that was certainly granted.
+    /// The first release of a lease that was certainly granted.
     pub(crate) is_sure: bool,
 }
 
-/// An abandoned request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Stray {
     pub(crate) kind: Kind,
@@ -55,7 +50,6 @@ pub(crate) struct Stray {
     pub(crate) sent: u8,
 }
 
-/// A frame for the guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Request {
     Start {
@@ -80,25 +74,20 @@ pub(crate) enum Request {
 pub(crate) enum Deed {
     /// A new id is proposed for a lease: the next request uses it.
     Proposes(Id),
-    /// The supervisor sends a request to the service.
     Asks(Kind, Id),
-    /// The supervisor sends an order to its guardian.
     Orders(Request),
-    /// The guardian reports to its supervisor.
     Says(News),
-    /// The guardian signals the command's group.
     Signals,
     SignalsTheRest,
-    /// The guardian sends SIGKILL to the whole tree.
+    /// SIGKILL to the whole tree.
     Kills,
-    /// The guardian releases the lease of its dead supervisor.
+    /// The guardian releases its dead supervisor's lease.
     GivesBack(Id),
-    /// The supervisor gives its guardian up: it kills it, and the command.
+    /// The supervisor kills its guardian, and the command.
     GivesUp,
     Ends,
 }
 
-/// Relation of the supervisor to its guardian.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Attendance {
     Well,
@@ -106,7 +95,7 @@ pub(crate) enum Attendance {
     Over,
 }
 
-/// The command: a main process, and one in a session of its own.
+/// A main process, and one in a session of its own.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) struct Tree {
     pub(crate) lease: Id,
@@ -115,7 +104,7 @@ pub(crate) struct Tree {
     /// Whether it was asked to end, and so may.
     pub(crate) asked: bool,
     pub(crate) daemon_asked: bool,
-    /// Whether SIGKILL was sent: it may live to the end of this tick.
+    /// SIGKILL was sent: it may live to the end of this tick.
     pub(crate) dies: bool,
     pub(crate) told_exit: bool,
 }
@@ -136,7 +125,7 @@ pub(crate) struct Process {
     pub(crate) inbox: Vec<News>,
     // Its store.
     pub(crate) proposed: Id,
-    /// Whether a request with the proposed id may have been granted.
+    /// A request with the proposed id may have been granted.
     pub(crate) perhaps: bool,
     pub(crate) held: Id,
     pub(crate) spent: Id,
@@ -147,16 +136,16 @@ pub(crate) struct Process {
     pub(crate) release: Id,
     pub(crate) is_orphaned: bool,
     pub(crate) tree: Option<Tree>,
-    // What is on the wire.
+    // On the wire.
     pub(crate) strays: Vec<Stray>,
-    /// Ticks by which its machine's wall clock is ahead of the service's.
+    /// Ticks by which its wall clock is ahead of the service's.
     pub(crate) ahead: u8,
-    // What the judge wants to know.
+    // For the judge.
     /// Slow calls since the lease was confirmed.
     pub(crate) slow: u8,
-    /// Whether it was stopped, lost one of its processes or was asked to stop since then.
+    /// Whether it was stopped, lost a process or was asked to stop since then.
     pub(crate) is_excused: bool,
-    /// Whether the end of this command was judged.
+    /// The end of this command was judged.
     pub(crate) is_judged: bool,
 }
 
@@ -190,12 +179,10 @@ impl Process {
         }
     }
 
-    /// Whether both of its processes run.
     pub(crate) fn is_whole(&self) -> bool {
         self.supervisor == Life::Runs && self.guardian == Life::Runs
     }
 
-    /// Whether neither of its processes runs.
     pub(crate) fn is_helpless(&self) -> bool {
         self.supervisor != Life::Runs && self.guardian != Life::Runs
     }
@@ -206,27 +193,24 @@ impl Process {
         self.guardian == Life::Stopped && self.supervisor == Life::Runs && self.busy
     }
 
-    /// Whether a start is still waited for: until its command would be killed, a tick after its
+    /// Whether a start is still waited for, until its command would be killed: a tick after its
     /// SIGTERM.
     pub(crate) fn is_patient(&self, tick: u8) -> bool {
         self.starting != 0 && tick < self.starting.min(self.term + 1)
     }
 
-    /// Whether its command runs, and has no stop signal.
     pub(crate) fn works(&self) -> bool {
         self.tree
             .is_some_and(|tree| tree.main && !tree.asked && !tree.dies)
     }
 
-    /// Notes the death of its guardian: only the supervisor, if it lives, sees that the tree is
-    /// empty.
+    /// Notes its guardian's death: only a living supervisor sees that the tree is empty.
     pub(crate) fn is_bereft(&mut self) {
         self.guardian = Life::Dead;
         self.requests.clear();
         self.tree = self.tree.filter(|tree| tree.main || tree.daemon);
     }
 
-    /// Abandons the call; its request may still be on its way.
     pub(crate) fn drop_call(&mut self) {
         let Some(Call {
             kind,
@@ -244,7 +228,7 @@ impl Process {
         }
     }
 
-    /// Notes that its command has ended and no other was ordered.
+    /// Notes that no command is left or ordered.
     pub(crate) fn is_rid(&mut self) {
         (self.busy, self.starting, self.term) = (false, 0, 0);
     }
@@ -267,21 +251,17 @@ pub(crate) enum Broken {
     Overlap,
     /// A command was stopped that could have continued.
     NeedlessStop,
-    /// No command runs though the last fault was long ago.
     NobodyRuns,
-    /// The lease was released while a command lived.
     ReleasedEarly,
-    /// A tenure's token is not greater than the last.
+    /// Not greater than the last tenure's.
     TokenGoesBack,
-    /// A second command was started while the first lived.
+    /// A second command beside a living one.
     StartsBeside,
-    /// A supervisor ended while its command lived.
     EndsEarly,
     /// A process does not come to rest.
     Loops,
 }
 
-/// The unpacked state.
 #[derive(Clone, Debug)]
 pub(crate) struct World {
     pub(crate) tick: u8,
@@ -291,7 +271,6 @@ pub(crate) struct World {
     /// The lease at the service (0: none, or run out), and its end.
     pub(crate) lease: Id,
     pub(crate) until: u8,
-    /// The fencing token at the service, and that of the last command started.
     pub(crate) token: u8,
     pub(crate) started: u8,
     pub(crate) broken: Broken,
@@ -307,14 +286,12 @@ impl World {
             .expect("fewer ids than there are")
     }
 
-    /// Notes the first violation.
     pub(crate) fn breaks(&mut self, what: Broken) {
         if self.broken == Broken::Nothing {
             self.broken = what;
         }
     }
 
-    /// Judges whether the lock can have been given to another while a command lives.
     pub(crate) fn judge_overlap(&mut self) {
         let (lease, is_over) = (self.lease, self.until <= self.tick);
         let is_beside = |process: &Process| {
@@ -326,7 +303,7 @@ impl World {
         }
     }
 
-    /// Judges whether a command that is asked to end, or killed, could have continued.
+    /// Judges whether a command that is stopped could have continued.
     pub(crate) fn judge_need(&mut self, p: usize) {
         let process = &mut self.processes[p];
         // Once: a supervisor's stop is followed by its guardian's signal.
@@ -342,8 +319,8 @@ impl World {
         }
     }
 
-    /// Whether both processes of an instance are unable to act from the moment its command must be
-    /// killed; no local process can help then.
+    /// Whether neither process of an instance can act from when its command must be killed: no
+    /// local process can help.
     pub(crate) fn is_beyond_us(&self) -> bool {
         self.processes.iter().any(|process| {
             process.tree.is_some_and(|tree| !tree.dies)

@@ -1,5 +1,4 @@
-//! The guardian on real processes: its behaviour when the deadline passes, when the supervisor or
-//! the guardian itself dies or stops, and with the worst commands.
+//! The guardian on real processes, with the worst commands.
 //!
 //! This binary plays three roles. It has no usual harness, because a guardian can only be forked
 //! from a process of one thread, which a test under that harness never is.
@@ -39,7 +38,7 @@ fn main() -> ExitCode {
     }
 }
 
-/// Runs all cases whose name contains one of the words; accepts what `cargo test` passes on.
+/// Runs the cases whose names contain one of the words; accepts what `cargo test` passes on.
 fn judge(words: &[String]) -> ExitCode {
     // A shell that starts this process in the background sets these to be ignored, and the commands
     // would inherit that.

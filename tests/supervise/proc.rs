@@ -11,7 +11,6 @@ use trafficcop::Instant;
 /// Longer than anything takes on a slow machine.
 pub(crate) const LONG: Duration = Duration::from_secs(60);
 
-/// A process of the tree, as it has recorded itself.
 #[derive(Clone, Debug)]
 pub(crate) struct Kin {
     pub(crate) role: String,
@@ -26,7 +25,6 @@ impl Kin {
     }
 }
 
-/// A process whose end is observed.
 pub(crate) struct Watched {
     pub(crate) kin: Kin,
     pidfd: Option<OwnedFd>,
@@ -36,7 +34,7 @@ impl Watched {
     pub(crate) fn new(kin: Kin) -> Watched {
         // SAFETY: a number in, a new descriptor or an error out.
         let fd = unsafe { libc::syscall(libc::SYS_pidfd_open, kin.pid, 0) };
-        // SAFETY: the kernel has just made it for us.
+        // SAFETY: the kernel has just made it.
         let pidfd = (fd >= 0).then(|| unsafe { OwnedFd::from_raw_fd(i32::try_from(fd).unwrap()) });
         // The pid may have been another's by then.
         let pidfd = pidfd.filter(|_| stat(kin.pid).is_some_and(|(_, born)| born == kin.born));
@@ -52,7 +50,7 @@ impl Watched {
         })
     }
 
-    /// Waits until it is dead; returns when that was seen.
+    /// Waits until it is dead; returns when.
     pub(crate) fn death(&self) -> Instant {
         if let Some(pidfd) = &self.pidfd {
             let mut fds = [PollFd::new(pidfd.as_fd(), PollFlags::POLLIN)];
@@ -66,7 +64,6 @@ impl Watched {
         self.kin.is_alive()
     }
 
-    /// Kills it if it lives, by identity.
     pub(crate) fn kill(&self) {
         if let Some(pidfd) = &self.pidfd {
             // SAFETY: a valid descriptor, a number, no siginfo.
@@ -154,7 +151,6 @@ fn as_we_see_it(pid: i32, born: u64, space: &str) -> i32 {
     same.next().unwrap_or(0)
 }
 
-/// Waits until this many processes have recorded themselves.
 pub(crate) fn await_journal(path: &str, count: usize) -> Vec<Kin> {
     wait_for(&format!("{count} processes in the journal"), || {
         let kin = journal(path);
@@ -173,7 +169,6 @@ pub(crate) fn wait_for<T>(what: &str, mut look: impl FnMut() -> Option<T>) -> T 
     }
 }
 
-/// Sets the limit of open files of a process, for the supervisor.
 pub(crate) fn limit_files(pid: i32, most: u64) {
     let (_, hard) =
         nix::sys::resource::getrlimit(nix::sys::resource::Resource::RLIMIT_NOFILE).unwrap();
@@ -193,7 +188,6 @@ pub(crate) fn limit_files(pid: i32, most: u64) {
     assert_eq!(done, 0, "the limit of {pid}");
 }
 
-/// Takes the lock of the open file description, if it is free.
 pub(crate) fn try_lock(file: &fs::File) -> bool {
     let whole = libc::flock {
         l_type: i16::try_from(libc::F_WRLCK).unwrap(),

@@ -1,5 +1,5 @@
-//! The two roles of this binary besides the judge: a supervisor that takes orders from a socket,
-//! and its commands, which record every process that they make.
+//! The two other roles: a supervisor that takes orders from a socket, and its commands, which
+//! record every process that they make.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -18,7 +18,7 @@ use trafficcop_guardian::{self, Contain, GuardianHandle, Partner, Program, Setup
 use super::proc;
 use super::scene::Who;
 
-/// Writes how many of the journal's processes live into the file that the release_info names.
+/// Writes how many of the journal's processes live, where `release_info` says.
 fn on_orphaned(release_info: &[u8]) {
     let release_info = String::from_utf8_lossy(release_info);
     let (journal, testament) = release_info
@@ -37,7 +37,7 @@ fn append(path: &str, line: &str) {
         .expect("the journal can be written");
 }
 
-/// Forks the guardian(s) and carries out orders, until the judge hangs up.
+/// Carries out orders until the judge hangs up.
 pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
     let spare = std::env::var("SPARE_GUARDIAN").ok();
     let contain = match std::env::var("CONTAIN").as_deref() {
@@ -107,22 +107,21 @@ pub(crate) fn supervisor(control: &str, command: Vec<OsString>) {
     });
 }
 
-/// Adopts orphans as a parent in the same session, which keeps their groups from being orphaned,
-/// and reaps them.
+/// Adopts and reaps orphans in the same session, which keeps their groups from being orphaned.
 pub(crate) fn nursery(words: &[String]) {
     nix::sys::prctl::set_child_subreaper(true).unwrap();
     let mut supervisor = Command::new(&words[0]);
     supervisor.args(&words[1..]).process_group(0);
     let dies_with_us = || nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).map_err(Into::into);
-    // SAFETY: prctl is a system call and no more.
+    // SAFETY: prctl is a mere system call.
     unsafe { supervisor.pre_exec(dies_with_us) };
     let mut supervisor = supervisor.spawn().unwrap();
     while nix::sys::wait::wait().is_ok() {}
-    // It was reaped with the others; its end shows in the count.
+    // Reaped with the others; its end shows in the count.
     let _reaped = supervisor.wait();
 }
 
-/// Asks a process like the supervisor whether this containment is available.
+/// Tries this containment in a process like the supervisor.
 pub(crate) fn probe(who: Who) -> Result<(), String> {
     let mut ask = Command::new(std::env::current_exe().unwrap());
     ask.args(["--probe", &format!("{:?}", who.contain)]);
@@ -191,7 +190,7 @@ fn obey(handle: &mut GuardianHandle, line: &str) {
     }
 }
 
-/// Locks the file; after "kept:" the supervisor has a duplicate of its own, as a store has.
+/// Locks the file; after "kept:" the supervisor has a duplicate, as a store has.
 fn locked(path: &str) -> OwnedFd {
     if let Some(path) = path.strip_prefix("kept:") {
         let file = locked(path);
@@ -203,7 +202,6 @@ fn locked(path: &str) -> OwnedFd {
     file.into()
 }
 
-/// Plays a command.
 pub(crate) fn act(words: &[String]) {
     let words: Vec<&str> = words.iter().map(String::as_str).collect();
     match words[..] {
@@ -280,7 +278,6 @@ fn child(body: impl FnOnce()) {
     }
 }
 
-/// Starts a grandchild in its own session, and a daemon.
 fn family(journal: &str) {
     child(|| {
         nix::unistd::setsid().unwrap();
@@ -289,7 +286,7 @@ fn family(journal: &str) {
     daemon(journal);
 }
 
-/// Starts a process by two forks, in its own session, without descriptors.
+/// Forks twice, into its own session, without descriptors.
 fn daemon(journal: &str) {
     child(|| {
         nix::unistd::setsid().unwrap();
@@ -303,7 +300,6 @@ fn daemon(journal: &str) {
     });
 }
 
-/// Writes down what this process was given, for the judge to compare.
 fn report(path: &str) {
     let mut text = String::new();
     let mut stdin = String::new();

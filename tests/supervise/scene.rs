@@ -15,20 +15,18 @@ use trafficcop_guardian::Contain;
 
 use super::proc::{self, LONG, Watched};
 
-/// User of the supervisor, and containment of the command's tree.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Who {
     pub(crate) nobody: bool,
     pub(crate) contain: Contain,
 }
 
-/// Differences of a scene from the usual one.
 #[derive(Default)]
 pub(crate) struct Props {
-    /// Whether orphans get a parent in the same session.
+    /// Orphans get a parent in the same session.
     pub(crate) nursery: bool,
-    /// Whether it has a session of its own: the process that adopts its children, such as a child
-    /// subreaper above the tests, is in another one.
+    /// Gives it a session of its own: its children's new parent, such as a child subreaper above
+    /// the tests, is in another one.
     pub(crate) own_session: bool,
     /// Words before the supervisor's own: `nice -n 5`, `sh -c ...`.
     pub(crate) through: Vec<&'static str>,
@@ -46,12 +44,11 @@ pub(crate) struct Scene {
     control: BufReader<UnixStream>,
     kin: Vec<Watched>,
     heard: VecDeque<String>,
-    /// Number of orders that were not carried out yet.
     undone: usize,
 }
 
 impl Scene {
-    /// Makes a scene whose command is this binary; `@` in a word is the scene's directory.
+    /// Runs this binary as its command; `@` is the scene's directory.
     pub(crate) fn acting(who: Who, words: &[&str]) -> Scene {
         Scene::acting_with(who, words, Props::default())
     }
@@ -92,7 +89,7 @@ impl Scene {
             .stdin(props.stdin.map_or_else(Stdio::null, Stdio::from));
         if props.own_session {
             let in_a_session = || nix::unistd::setsid().map(drop).map_err(Into::into);
-            // SAFETY: setsid is a system call and no more.
+            // SAFETY: setsid is a mere system call.
             unsafe { start.pre_exec(in_a_session) };
         } else {
             start.process_group(0);
@@ -150,7 +147,6 @@ impl Scene {
         }
     }
 
-    /// Returns the next event.
     pub(crate) fn news(&mut self) -> String {
         loop {
             if let Some(news) = self.heard.pop_front() {
@@ -186,7 +182,7 @@ impl Scene {
             .unwrap();
     }
 
-    /// Sends an order, and waits until it is carried out.
+    /// Waits until the order is carried out.
     pub(crate) fn do_now(&mut self, line: &str) {
         self.say(line);
         while self.undone > 0 {
@@ -203,8 +199,8 @@ impl Scene {
         self.say(&format!("start {term_at} {kill_at} {lock} {env}"));
     }
 
-    /// Gives a running command other deadlines. They count from when the whole tree exists, and so
-    /// do not depend on how long a busy machine took to start it.
+    /// Gives other deadlines. They count from when the whole tree exists, not from its start on a
+    /// busy machine.
     pub(crate) fn give(&mut self, deadlines: Deadlines) {
         let (term_at, kill_at) = deadlines.words();
         self.do_now(&format!("extend {term_at} {kill_at}"));
@@ -218,7 +214,7 @@ impl Scene {
         self.do_now("resume");
     }
 
-    /// Starts a command that records this many processes, and waits for all of them.
+    /// Waits until this many processes have recorded themselves.
     pub(crate) fn start_family(&mut self, deadlines: Deadlines, count: usize) {
         self.start(deadlines);
         self.expect("Started");
@@ -278,8 +274,8 @@ impl Scene {
         }
     }
 
-    /// Waits for a deadline that passes while guardian and supervisor are stopped: in a namespace
-    /// its init acts.
+    /// Waits for a deadline while guardian and supervisor are stopped: in a namespace its init
+    /// acts.
     pub(crate) fn await_deadline_of_stopped(&self, deadlines: Deadlines) {
         if self.contain == Contain::Pidns {
             let (first, _) = self.deaths();
@@ -294,7 +290,6 @@ impl Scene {
         assert!(self.kin.iter().any(Watched::is_alive), "all are dead");
     }
 
-    /// Forgets the processes that were met so far.
     pub(crate) fn forget(&mut self) {
         for kin in &mut self.kin {
             assert!(!kin.is_alive());
@@ -302,14 +297,13 @@ impl Scene {
         }
     }
 
-    /// Waits for the end of all processes; returns when the first and the last was seen.
+    /// Waits for all ends; returns the first and the last.
     pub(crate) fn deaths(&self) -> (Instant, Instant) {
         assert!(!self.kin.is_empty(), "a process that dies");
         let deaths: Vec<Instant> = self.kin.iter().map(Watched::death).collect();
         (*deaths.iter().min().unwrap(), *deaths.iter().max().unwrap())
     }
 
-    /// Checks that no process of the tree lives now.
     pub(crate) fn assert_all_dead(&self) {
         for kin in &self.kin {
             assert!(!kin.is_alive(), "{:?} lives", kin.kin);
@@ -339,7 +333,7 @@ pub(crate) fn await_stopped(pid: i32) {
     });
 }
 
-/// Deadlines in milliseconds from now; `None` for never.
+/// Milliseconds from now; `None`: never.
 #[derive(Clone, Copy)]
 pub(crate) struct Deadlines {
     pub(crate) term_at: Instant,

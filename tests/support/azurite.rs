@@ -1,8 +1,6 @@
-//! Azurite: one blob service and one queue service for each test process, started on first use,
-//! ended with the process in every case.
-//!
-//! A small shell in between waits on a pipe whose other end only the test process has, so that not
-//! even a SIGKILL of the tests leaves a server behind.
+//! Azurite: one blob service and one queue service for each test process, started on first use. A
+//! small shell waits on a pipe whose other end only the test process has, so that even a SIGKILL of
+//! the tests leaves no server behind.
 
 use std::ffi::OsStr;
 use std::fs::File;
@@ -12,7 +10,6 @@ use std::sync::OnceLock;
 use super::{await_for, programs};
 
 pub(crate) const ACCOUNT: &str = "devstoreaccount1";
-/// The well-known key of that account.
 pub(crate) const KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
@@ -23,13 +20,11 @@ pub(crate) struct Azurite {
     _directory: tempfile::TempDir,
 }
 
-/// Returns the blob service of this test binary.
 pub(crate) fn azurite() -> &'static Azurite {
     static RUNNING: OnceLock<Azurite> = OnceLock::new();
     RUNNING.get_or_init(|| start_with("blob", &[]))
 }
 
-/// Returns the queue service of this test binary.
 pub(crate) fn queues() -> &'static Azurite {
     static RUNNING: OnceLock<Azurite> = OnceLock::new();
     RUNNING.get_or_init(|| start_with("queue", &[]))

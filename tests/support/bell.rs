@@ -1,5 +1,4 @@
-//! A client of a holder's doorbell, independent of the code under test: it sends what a standby
-//! sends, and reads its rank.
+//! A client of a holder's doorbell, independent of the code under test.
 
 use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
@@ -7,7 +6,6 @@ use std::time::Duration;
 
 use super::{PATIENCE, await_for};
 
-/// A holder's doorbell, as its record has it.
 #[derive(Clone, Copy)]
 pub(crate) struct Bell {
     pub(crate) address: SocketAddr,
@@ -15,9 +13,8 @@ pub(crate) struct Bell {
 }
 
 impl Bell {
-    /// Parses a record's text.
-    ///
     /// # Panics
+    ///
     /// Unless the text is ADDRESS:PORT, a blank and 32 digits.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Bell {
@@ -29,7 +26,7 @@ impl Bell {
         }
     }
 
-    /// Returns the holder's greeting to a standby of the first rank.
+    /// Returns the greeting to a standby of the first rank.
     #[must_use]
     pub(crate) fn answer(self) -> Vec<u8> {
         let mut answer = self.nonce.to_be_bytes()[8..].to_vec();
@@ -37,15 +34,14 @@ impl Bell {
         answer
     }
 
-    /// Connects, and sends the proof that it has read the record; the greeting may follow later.
+    /// Proves that it has read the record; the greeting may follow later.
     pub(crate) fn knock(self) -> io::Result<TcpStream> {
         let mut guest = TcpStream::connect(self.address)?;
         guest.write_all(&self.nonce.to_be_bytes()[..8])?;
         Ok(guest)
     }
 
-    /// Waits to be greeted with a rank, or for the end; all earlier clients were greeted by then,
-    /// too.
+    /// Waits for a rank, or for the end; all earlier clients were greeted by then.
     #[must_use]
     pub(crate) fn visit(self) -> (TcpStream, usize) {
         let mut guest = self.knock().expect("a holder listens");
@@ -68,7 +64,7 @@ impl Bell {
                     return Some(());
                 }
                 ours.push(guest);
-                // Fewer clients than a holder has room for, however long it takes.
+                // Fewer than a holder has room for, however long it takes.
                 std::thread::sleep(Duration::from_millis(400));
                 None
             },

@@ -1,7 +1,5 @@
-//! A client for the store that looks at leases and metadata, and breaks, deletes and takes leases.
-//!
-//! Deliberately independent of the code under test. An account SAS made once signs it, so that a
-//! request is only text.
+//! A client for the store that acts as an operator or as another program. It is independent of the
+//! code under test. An account SAS made once signs it, so that a request is only text.
 
 use std::collections::BTreeMap;
 use std::io::{Read, Write};
@@ -53,16 +51,14 @@ fn signature(text: &str) -> String {
     url::form_urlencoded::byte_serialize(signature.as_bytes()).collect()
 }
 
-/// Answer of the store.
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    /// Headers, with names in lower case.
+    /// Names are in lower case.
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: String,
 }
 
-/// A blob on this binary's Azurite.
 #[derive(Clone)]
 pub(crate) struct Blob {
     /// `CONTAINER/NAME`.
@@ -70,7 +66,7 @@ pub(crate) struct Blob {
 }
 
 impl Blob {
-    /// Returns the blob of this name, which need not exist.
+    /// Names a blob, which need not exist.
     #[must_use]
     pub(crate) fn named(name: &str) -> Blob {
         Blob { name: name.into() }
@@ -226,7 +222,7 @@ impl Blob {
         );
     }
 
-    /// Writes this metadata under the lease of this id, as its holder or a copy of it does.
+    /// Writes metadata as the lease's holder or a copy of it does.
     pub(crate) fn write(&self, id: &str, metadata: &[(&str, &str)]) {
         let names: Vec<String> = metadata
             .iter()
@@ -242,7 +238,7 @@ impl Blob {
         self.demand("PUT", "comp=metadata", &headers);
     }
 
-    /// Removes all metadata, as another program does: later than the second in which the blob was
+    /// Removes all metadata, as another program does, later than the second in which the blob was
     /// made.
     pub(crate) fn strip(&self) {
         await_for(
@@ -264,7 +260,7 @@ impl Blob {
         );
     }
 
-    /// Breaks the lease, as an operator does; without a period, at the end of its remaining time.
+    /// Breaks the lease as an operator does; without a period, at its end.
     pub(crate) fn break_lease(&self, period: Option<u32>) {
         let period = period.map(|seconds| seconds.to_string());
         let mut headers = vec![("x-ms-lease-action", "break")];
@@ -282,7 +278,6 @@ impl Blob {
         assert_eq!(reply.status, 202, "{reply:?}");
     }
 
-    /// Deletes the blob, with its holder's lease id.
     pub(crate) fn delete(&self, id: &str) {
         self.demand("DELETE", "", &[("x-ms-lease-id", id)]);
     }

@@ -1,11 +1,11 @@
-//! A closed port of loopback that no other process can open. (A port that was merely free may be
-//! another test's in the next moment.)
+//! A closed port of loopback that no other process can open. (A merely free port may be another
+//! test's in the next moment.)
 
 use std::os::fd::{AsRawFd as _, OwnedFd};
 
 use nix::sys::socket::{AddressFamily, SockFlag, SockType, SockaddrIn, bind, getsockname, socket};
 
-/// A port that stays closed as long as this exists.
+/// Closed as long as this exists.
 pub(crate) struct ClosedPort {
     pub(crate) port: u16,
     _socket: OwnedFd,

@@ -1,28 +1,26 @@
 //! The event logs of a scene's instances, checked by the rules of `trafficcop timeline`.
 //!
-//! Every instance that a test starts writes one, and each scene is judged at its end. That adds to
-//! what the test asserts, and never replaces it: a log is the program's own account.
+//! Every instance that a test starts writes one, and each scene is judged at its end. That never
+//! replaces what the test asserts: a log is the program's own account.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
 use std::sync::atomic::{AtomicUsize, Ordering};
 use std::sync::{Mutex, PoisonError};
 
-/// Verbs that write event logs.
 const WRITERS: [&str; 3] = ["run", "elect", "work"];
 
 /// All instances of a scene are on one machine: the order of two moments is certain.
 const SKEW: i64 = 0;
 
-/// Number of judged logs, and of their lines.
+/// Judged logs, and their lines.
 static JUDGED: [AtomicUsize; 2] = [AtomicUsize::new(0), AtomicUsize::new(0)];
 
-/// Contradictions in a scene's logs that are excused.
 #[derive(Clone, Copy, Default, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Excused {
     #[default]
     Nothing,
-    /// Reports of instances that cannot exclude an overlap of their commands.
+    /// Instances cannot exclude an overlap of their commands.
     Confessions,
     Everything,
 }
@@ -43,8 +41,8 @@ impl EventLogs {
         }
     }
 
-    /// Returns additional arguments for an instance with these arguments, so that it writes a log;
-    /// none if it has a log already, or it is not `wanted`.
+    /// Returns additional arguments with which such an instance writes a log; none if it does
+    /// already, or is not `wanted`.
     pub(crate) fn of(
         &self,
         verb: &str,
@@ -76,7 +74,6 @@ impl EventLogs {
         *excused = what.max(*excused);
     }
 
-    /// Lists everything in the logs that the promise excludes.
     pub(crate) fn contradictions(&self) -> Vec<String> {
         let excused = *self.excused.lock().unwrap_or_else(PoisonError::into_inner);
         if excused == Excused::Everything {

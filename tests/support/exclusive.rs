@@ -1,6 +1,6 @@
-//! The promise of `work` as a property of any queue: several workers, hundreds of messages, a
-//! service and machines that fail at random. No two runs of a message overlap, none is lost, each
-//! ends completed or dead-lettered, and none is run more often than allowed.
+//! The promise of `work` for any queue: several workers, hundreds of messages, a service and
+//! machines that fail at random. No two runs of a message overlap, none is lost, each ends
+//! completed or dead-lettered, and none is run more often than allowed.
 //!
 //! TRAFFICCOP_TEST_SEED=7 gives another course, TRAFFICCOP_TEST_MESSAGES=3000 a longer one.
 
@@ -17,16 +17,13 @@ use super::scene::Scene;
 use trafficcop::Instant;
 
 pub(crate) const WORKERS: usize = 3;
-/// Largest number of attempts of a message.
 pub(crate) const MAX_ATTEMPTS: u64 = 6;
-/// Time for which each worker has troubles.
 const TROUBLE: Duration = Duration::from_secs(18);
 /// Limit of the whole test on a slow machine.
 const LIMIT: Duration = Duration::from_secs(420);
 
-/// A queue to test.
 pub(crate) trait Stand: Sync {
-    /// Length of a message's lock; commands take up to three times as long.
+    /// Length of a lock; commands take up to three times as long.
     const LOCK: Duration;
     /// Whether every run of a message counts as another attempt.
     const COUNTS_EVERY_RUN: bool;
@@ -34,14 +31,12 @@ pub(crate) trait Stand: Sync {
     fn put(&self, text: &str);
     /// Counts the messages that are neither completed nor dead-lettered.
     fn left(&self) -> usize;
-    /// Returns the texts of the dead letters.
     fn aside(&self) -> Vec<String>;
-    /// Prepares one of the workers, without a command and settings for failures.
+    /// Prepares a worker without a command and settings for failures.
     fn worker<'a>(&self, scene: &'a Scene, which: usize) -> Run<'a>;
-    /// Number of kinds of trouble between a worker and the queue.
+    /// Kinds of trouble between a worker and the queue.
     const TROUBLES: u32;
     fn go_wrong(&self, rng: &mut fastrand::Rng, what: u32, which: usize);
-    /// Ends all troubles.
     fn calm(&self);
 }
 
@@ -64,7 +59,6 @@ fn start<S: Stand>(stand: &S, scene: &Scene, which: usize) -> Instance {
         .start()
 }
 
-/// Makes one trouble for one of the workers.
 fn go_wrong<S: Stand>(
     stand: &S,
     scene: &Scene,
@@ -96,7 +90,7 @@ pub(crate) struct Life {
     pub(crate) ended: bool,
 }
 
-/// Judges the journal; returns the runs of each message, in order.
+/// Returns the runs of each message, in order.
 pub(crate) fn judge(lines: &[Line], counts_every_run: bool) -> BTreeMap<String, Vec<Life>> {
     let mut runs: BTreeMap<(String, u64, i32), Life> = BTreeMap::new();
     for line in lines {
@@ -144,7 +138,6 @@ pub(crate) fn judge(lines: &[Line], counts_every_run: bool) -> BTreeMap<String, 
     messages
 }
 
-/// Tests the property.
 pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
     let seed = number("TRAFFICCOP_TEST_SEED", 1);
     let count = number("TRAFFICCOP_TEST_MESSAGES", messages);
@@ -153,7 +146,7 @@ pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
     let mut fails = Vec::new();
     for tag in 0..count {
         // From nothing to three locks, at 50 ms a beat. One in ten always fails, and is short: it
-        // is run as often as allowed, one run after another.
+        // is run as often as allowed.
         let status = if rng.u32(0..10) == 0 { 1 } else { 0 };
         let longest = if status == 0 {
             3 * S::LOCK.as_millis() as u64
@@ -168,8 +161,8 @@ pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
         .map(|which| start(stand, &scene, which))
         .collect();
     let begin = Instant::now();
-    // Each worker has its own concurrent troubles, and a thread that lives as long as the workers
-    // that it starts, because they die with it.
+    // Each worker has a thread, which lives as long as the workers it starts, because they die with
+    // it.
     let over = AtomicBool::new(false);
     let (left, troubles) = std::thread::scope(|scope_of_threads| {
         let threads: Vec<_> = workers
@@ -184,7 +177,7 @@ pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
                             go_wrong(stand, scene, &mut rng, worker, which);
                             count += 1;
                         } else if worker.ended().is_some() {
-                            // The queue was unreachable when it started: a service manager would
+                            // The queue was unreachable at its start: a service manager would
                             // restart it.
                             *worker = start(stand, scene, which);
                         }
@@ -234,7 +227,8 @@ pub(crate) fn prove<S: Stand>(stand: &S, messages: u64) {
         );
     }
     eprintln!(
-        "judge: {count} messages, {runs} runs, {} dead-lettered, {troubles} troubles, {} s, seed {seed}: no overlap, none lost",
+        "judge: {count} messages, {runs} runs, {} dead-lettered, {troubles} troubles, {} s, seed {seed}: no overlap, \
+         none lost",
         aside.len(),
         Instant::now().since(begin).as_secs()
     );

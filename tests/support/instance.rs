@@ -1,4 +1,4 @@
-//! Instances of the binary under test: starting, watching, signalling, waiting.
+//! Instances of the binary under test.
 //!
 //! An instance starts clean whatever the test runner's state is: no settings from the environment,
 //! every signal at its default, nothing on stdin.
@@ -22,7 +22,6 @@ use super::processes::{self, MARK, Process};
 use super::scene::Scene;
 use super::{await_for, programs};
 
-/// End of a process, as its parent sees it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Ended {
     Code(i32),
@@ -46,7 +45,6 @@ const NOTHING: Option<&str> = None;
 
 const CLOEXEC: libc::c_int = libc::CLOSE_RANGE_CLOEXEC as libc::c_int;
 
-/// An instance that is not started yet.
 pub(crate) struct Run<'a> {
     scene: &'a Scene,
     command: Command,
@@ -57,12 +55,12 @@ pub(crate) struct Run<'a> {
     stdout: Option<Stdio>,
     ignored: Vec<Signal>,
     broken_stderr: bool,
-    /// Whether an event log would cost what the test counts.
+    /// An event log would cost what the test counts.
     no_event_log: bool,
     preparations: Vec<Preparation>,
 }
 
-/// Action in the child between fork and exec; it may not need another thread.
+/// Runs in the child between fork and exec; it may not need another thread.
 type Preparation = Box<dyn FnMut() -> io::Result<()> + Send + Sync>;
 
 impl<'a> Run<'a> {
@@ -113,8 +111,8 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Runs on a machine that refuses a call while a file of its name is in this directory of the
-    /// scene: see `refusing.rs`, and [`Scene::refuse`].
+    /// Runs on a machine that refuses a call while a file of its name is in this directory: see
+    /// `refusing.rs`, and [`Scene::refuse`].
     #[must_use]
     pub(crate) fn on_a_machine_that_refuses(self) -> Self {
         let directory = self.scene.path("refusing");
@@ -156,7 +154,7 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Starts as a user bound by file permissions, even if the test runs as root.
+    /// Runs as a user bound by file permissions, even if the test runs as root.
     #[must_use]
     pub(crate) fn bound_by_permissions(mut self) -> Self {
         const CAP_DAC_OVERRIDE: libc::c_ulong = 1;
@@ -177,8 +175,8 @@ impl<'a> Run<'a> {
         self
     }
 
-    /// Starts with this limit, which its command inherits; without the harness's event log, which
-    /// would need some of it.
+    /// Limits the instance and its command; without the harness's event log, which would need some
+    /// of it.
     #[must_use]
     pub(crate) fn limited(mut self, resource: Resource, limit: u64) -> Self {
         self.preparations
@@ -186,8 +184,8 @@ impl<'a> Run<'a> {
         self.without_event_log()
     }
 
-    /// Starts in a separate namespace of this kind, without privileges where users may have one;
-    /// `namespaces.rs` tells whether that is so here.
+    /// Starts in a namespace of this kind, unprivileged where users may; `namespaces.rs` tells
+    /// whether that is so here.
     fn within(mut self, kind: CloneFlags) -> Self {
         let user = nix::unistd::geteuid();
         let group = nix::unistd::getegid();
@@ -257,7 +255,7 @@ impl<'a> Run<'a> {
         })
     }
 
-    /// Fills the file system in this directory, so that no file in it can grow.
+    /// Fills this file system, so that no file in it can grow.
     #[must_use]
     pub(crate) fn with_full(mut self, directory: &Path) -> Self {
         let ballast = directory.join("ballast");
@@ -327,17 +325,17 @@ impl<'a> Run<'a> {
             }
             nix::sys::signal::SigSet::empty().thread_set_mask()?;
             setrlimit(Resource::RLIMIT_NOFILE, files, most)?;
-            // A killed test leaves nothing behind: tied to the thread that starts it.
+            // A killed test leaves nothing behind.
             nix::sys::prctl::set_pdeathsig(Signal::SIGKILL)?;
-            // Do not pass on the test runner's open descriptors.
-            // SAFETY: takes numbers; descriptors are marked, not closed.
+            // Do not pass on the test runner's descriptors. SAFETY: takes numbers; descriptors are
+            // marked, not closed.
             unsafe { libc::syscall(libc::SYS_close_range, 3, libc::c_uint::MAX, CLOEXEC) };
             preparations.iter_mut().try_for_each(|prepare| prepare())
         };
-        // SAFETY: between fork and exec no lock of another thread is needed: the preparations make
-        // system calls on memory that is the child's alone after the fork.
+        // SAFETY: the preparations make system calls on memory that is the child's alone after the
+        // fork, so no lock of another thread is needed.
         unsafe { self.command.pre_exec(prepare) };
-        // A group of its own, as a shell gives to a job: no signal for the test reaches it.
+        // As a shell gives to a job: no signal for the test reaches it.
         self.command.process_group(0);
         let child = self.command.spawn().expect("the binary can be started");
         Instance {
@@ -355,13 +353,12 @@ impl<'a> Run<'a> {
     }
 }
 
-/// An instance that has ended, with its output.
 #[derive(Debug)]
 pub(crate) struct Finished {
     pub(crate) ended: Ended,
-    /// Standard output of the instance and its command.
+    /// Standard output, with the command's.
     pub(crate) stdout: String,
-    /// Standard error of the instance and its command.
+    /// Standard error, with the command's.
     pub(crate) stderr: String,
 }
 
@@ -372,7 +369,7 @@ pub(crate) fn assert_ended(finished: &Finished, code: i32, words: &str) {
     assert!(said.contains(words), "not said: {words}\n{said}");
 }
 
-/// A started instance. It is killed with its scene at the latest.
+/// Started; killed with its scene at the latest.
 pub(crate) struct Instance {
     child: Child,
     ended: Option<Ended>,
@@ -386,13 +383,11 @@ fn read(path: &Path) -> String {
 }
 
 impl Instance {
-    /// Returns the supervisor's process id.
     #[must_use]
     pub(crate) fn pid(&self) -> i32 {
         i32::try_from(self.child.id()).expect("pids fit")
     }
 
-    /// Returns the guardian's process id, as soon as there is one.
     #[must_use]
     pub(crate) fn guardian(&self) -> i32 {
         await_for(
@@ -407,7 +402,6 @@ impl Instance {
         )
     }
 
-    /// Returns its stderr so far.
     #[must_use]
     pub(crate) fn stderr(&self) -> String {
         read(&self.stderr)
@@ -418,13 +412,11 @@ impl Instance {
         self.stderr.clone()
     }
 
-    /// Returns its stdout so far.
     #[must_use]
     pub(crate) fn stdout(&self) -> String {
         read(&self.stdout)
     }
 
-    /// Waits until its stderr contains `words`.
     pub(crate) fn await_log(&self, words: &str) {
         self.await_log_times(words, 1);
     }
@@ -441,13 +433,12 @@ impl Instance {
         kill(Pid::from_raw(self.pid()), number).expect("it is there and ours");
     }
 
-    /// Stops the supervisor by SIGSTOP, and waits until it is stopped.
+    /// Waits until it is stopped.
     pub(crate) fn freeze(&self) {
         self.signal(Signal::SIGSTOP);
         processes::await_stopped(self.pid());
     }
 
-    /// Returns how it ended, if it did.
     pub(crate) fn ended(&mut self) -> Option<Ended> {
         if self.ended.is_none() {
             let status = self.child.try_wait().expect("it is our child");
@@ -466,7 +457,6 @@ impl Instance {
         )
     }
 
-    /// Waits for its end and collects its output.
     #[must_use]
     pub(crate) fn finish(mut self) -> Finished {
         let ended = self.wait();

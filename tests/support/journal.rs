@@ -1,7 +1,7 @@
 //! The journal and its judge: lifetimes of processes, as the command itself reports them.
 //!
-//! The journal is a lower bound: a process lives at least from its first line to its last. So every
-//! overlap that the judge finds is real. It must never be softened by a tolerance.
+//! A process lives at least from its first line to its last, so every overlap that the judge finds
+//! is real. It must never be softened by a tolerance.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -11,15 +11,12 @@ use std::path::{Path, PathBuf};
 
 use super::await_for;
 
-/// An event in the journal.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum What {
-    /// The first line of a process.
     Start,
-    /// A sign of life.
     Beat,
     Term,
-    /// The last line of a process, if it ended by itself.
+    /// Last line, if it ended by itself.
     End,
 }
 
@@ -29,17 +26,16 @@ pub(crate) struct Line {
     /// Name of the command in the test, with `/daemon`, `/child` or `/storm` added by a process
     /// that is not the main one.
     pub(crate) tag: String,
-    /// Fencing token that the command was given.
     pub(crate) token: u64,
-    /// Identity of the instance that started it, as the command was given it.
+    /// The instance that started it, as the command was given it.
     pub(crate) holder: String,
     pub(crate) pid: i32,
-    /// Time in nanoseconds of CLOCK_BOOTTIME.
+    /// Nanoseconds of CLOCK_BOOTTIME.
     pub(crate) at: u64,
 }
 
 /// Returns the whole part of a line. A process killed while it writes across a page boundary leaves
-/// half a line, which the next writer's continues; the half is lost.
+/// half a line, which the next writer's continues.
 fn whole(line: &str) -> &str {
     let words = ["start ", "beat ", "term ", "end "];
     // The half may be a single byte.
@@ -55,15 +51,13 @@ fn whole(line: &str) -> &str {
 }
 
 impl Line {
-    /// Returns the tag of the command whose process wrote it.
     #[must_use]
     pub(crate) fn command(&self) -> &str {
         self.tag.split('/').next().unwrap_or_default()
     }
 
-    /// Parses a line.
-    ///
     /// # Panics
+    ///
     /// If it is invalid: only the journalist writes there.
     #[must_use]
     pub(crate) fn parse(text: &str) -> Line {
@@ -90,27 +84,23 @@ impl Line {
     }
 }
 
-/// A stretch of control in the journal: of one holder, under one token. If a lock was replaced, the
-/// new one counts its tokens from the start, and only the holder tells them apart.
+/// A stretch of control: of one holder, under one token. A new lock in a lock's place counts its
+/// tokens from the start; only the holder tells them apart.
 #[derive(Clone, Debug)]
 pub(crate) struct Tenure {
     pub(crate) token: u64,
     pub(crate) holder: String,
     pub(crate) tag: String,
-    /// Time of the first line of its processes.
     pub(crate) first: u64,
-    /// Time of the last line of its processes.
     pub(crate) last: u64,
 }
 
-/// The file that all commands of a scene append to.
 #[derive(Clone)]
 pub(crate) struct Journal {
     path: PathBuf,
 }
 
 impl Journal {
-    /// Returns the journal at this path, which need not exist yet.
     #[must_use]
     pub(crate) fn at(path: PathBuf) -> Journal {
         Journal { path }
@@ -121,13 +111,12 @@ impl Journal {
         &self.path
     }
 
-    /// Returns all complete lines so far.
     #[must_use]
     pub(crate) fn lines(&self) -> Vec<Line> {
         self.lines_from(&mut 0)
     }
 
-    /// Returns the complete lines after this byte, and moves it behind them.
+    /// Returns the complete lines after this byte, which moves behind them.
     fn lines_from(&self, read: &mut u64) -> Vec<Line> {
         let mut text = String::new();
         // Without a file there is no line yet.
@@ -151,14 +140,13 @@ impl Journal {
         )
     }
 
-    /// Waits until the command with this tag has written `what`, and returns the line.
     pub(crate) fn await_tag(&self, what: What, tag: &str) -> Line {
         self.await_line(&format!("{what:?} of {tag}"), |line| {
             line.what == what && line.tag == tag
         })
     }
 
-    /// Waits for another line of this tag from now on.
+    /// Waits for another line of this tag.
     pub(crate) fn await_sign_of_life(&self, tag: &str) -> Line {
         let now = trafficcop::Instant::now().as_nanos();
         self.await_line(&format!("that {tag} lives"), |line| {
@@ -186,9 +174,10 @@ impl Journal {
         tenures
     }
 
-    /// Judges the journal; returns the tags of the tenures in order.
+    /// Returns the tags of the tenures in order.
     ///
     /// # Panics
+    ///
     /// If two tenures overlap, or a later one does not have the greater token.
     pub(crate) fn judge(&self) -> Vec<String> {
         let tenures = self.tenures();
@@ -217,7 +206,7 @@ impl Journal {
     }
 }
 
-/// Shows the journal without its beats, for people who read why a test failed.
+/// Omits the beats, for people who read why a test failed.
 impl fmt::Display for Journal {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         writeln!(f, "-- journal")?;
@@ -248,7 +237,7 @@ impl fmt::Display for Journal {
                 tenure.last as f64 / 1e9
             )?;
         }
-        // The instances' output, which the scene has next to the journal.
+        // The instances' output, next to the journal.
         let beside = self
             .path
             .parent()

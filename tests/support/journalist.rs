@@ -2,12 +2,12 @@
 //!
 //! Not a module: the harness compiles it (`programs.rs`) and passes it to `trafficcop run`. Each of
 //! its processes appends `start`, `beat` and `end` lines with tag, fencing token, holder, pid and
-//! CLOCK_BOOTTIME to one file, by single writes on O_APPEND; the judge (`journal.rs`) reads them.
-//! It must never buffer a line, and never write one for another process.
+//! CLOCK_BOOTTIME, by single writes on O_APPEND; the judge (`journal.rs`) reads them. It must never
+//! buffer a line, and never write one for another process.
 //!
-//! Usage: `journalist JOURNAL TAG [--every MS] [--beats N] [--status S] [--until FILE]
-//! [--term default|ignore|MS:STATUS] [--daemon] [--children N] [--storm N]
-//! [--storm-every MS] [--fat MIB] [--watchdog] [--deadlock FILE]`
+//! Usage: `journalist JOURNAL TAG [--every MS] [--beats N] [--status S] [--until FILE] [--term
+//! default|ignore|MS:STATUS] [--daemon] [--children N] [--storm N] [--storm-every MS] [--fat MIB]
+//! [--watchdog] [--deadlock FILE]`
 
 use std::ffi::c_int;
 use std::fs::{File, OpenOptions};
@@ -46,7 +46,6 @@ extern "C" fn note_term(_: c_int) {
     ASKED.store(true, Ordering::SeqCst);
 }
 
-/// Effect of a SIGTERM.
 #[derive(Clone, Copy)]
 enum Term {
     Default,
@@ -148,7 +147,7 @@ impl Pen {
             .append(true)
             .create(true)
             .open(&options.journal);
-        // An identity may have blanks; a field of a line may not.
+        // An identity may have blanks; a field may not.
         let holder = std::env::var("TRAFFICCOP_HOLDER").unwrap_or_else(|_| "none".into());
         let holder = holder.replace(char::is_whitespace, "_");
         let pid = std::process::id();
@@ -218,15 +217,15 @@ fn live(options: &Options, role: &str) -> i32 {
 /// Forks a daemon, which leaves session, parent and every descriptor, ignores TERM and beats for
 /// ever.
 fn daemonise(options: &Options) {
-    // SAFETY: this process has one thread; the children continue with ordinary code.
+    // SAFETY: this process has one thread.
     let child = unsafe { fork() };
     if child != 0 {
         // SAFETY: a null status is allowed.
         unsafe { waitpid(child, std::ptr::null_mut(), 0) };
         return;
     }
-    // SAFETY: no memory is touched; std's own handles are not used after their descriptors are
-    // closed (the journal is reopened).
+    // SAFETY: no memory is touched; std's handles are not used after their descriptors are closed
+    // (the journal is reopened).
     unsafe {
         setsid();
         if fork() != 0 {
@@ -258,7 +257,7 @@ fn child(options: &Options) {
 /// Forks without end: each process beats once, forks the next and continues to beat. At most
 /// `options.storm` of them live; the eldest is killed.
 fn storm(options: &Options) {
-    // SAFETY: as above; ignoring SIGCHLD makes the kernel reap.
+    // SAFETY: as above; without SIGCHLD the kernel reaps.
     if unsafe { fork() } != 0 {
         return;
     }
@@ -279,8 +278,8 @@ fn storm(options: &Options) {
         if living.len() > options.storm
             && let Some(eldest) = living.pop_front()
         {
-            // SAFETY: SIGCHLD is ignored, so a pid could in theory belong to another process by
-            // now; only this process's own endless children are in the list.
+            // SAFETY: SIGCHLD is ignored, so a pid could in theory be another process's; only this
+            // process's own endless children are in the list.
             unsafe { kill(eldest, SIGKILL) };
         }
         std::thread::sleep(options.storm_every);

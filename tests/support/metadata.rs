@@ -1,5 +1,4 @@
-//! A metadata service for tests: it announces what it is told to, answers as badly as it is told
-//! to, and records requests.
+//! A metadata service that announces and answers, well or badly, as it is told.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -7,13 +6,11 @@ use std::sync::{Arc, Mutex, MutexGuard};
 
 use super::await_for;
 
-/// Way to answer.
 #[derive(Clone, Debug)]
 pub(crate) enum Capabilities {
-    /// Like Azure's service.
     Well,
     Status(u16),
-    /// With this text instead of a document.
+    /// Instead of a document.
     Nonsense(&'static str),
     Hangs,
 }
@@ -31,10 +28,9 @@ struct Service {
     hung: Vec<TcpStream>,
 }
 
-/// The service; it ends with the test's process.
+/// A service that ends with the test's process.
 pub(crate) struct Metadata {
     service: Arc<Mutex<Service>>,
-    /// Endpoint for `TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT`.
     pub(crate) url: String,
 }
 
@@ -74,7 +70,7 @@ impl Metadata {
         self.service().manner = manner;
     }
 
-    /// From now on, announces only this, for this machine.
+    /// Announces only this from now on, for this machine.
     pub(crate) fn announce(&self, id: &str, kind: &str, machine: &str) {
         self.service().events = vec![format!(
             r#"{{"EventId": "{id}", "EventType": "{kind}", "ResourceType": "VirtualMachine",
@@ -87,25 +83,22 @@ impl Metadata {
         self.service().events.clear();
     }
 
-    /// Sets the function that is called when an approval arrives.
     pub(crate) fn witness(&self, witness: impl Fn() -> String + Send + 'static) {
         self.service().witness = Box::new(witness);
     }
 
-    /// Returns the approved events, and the witness's results.
     #[must_use]
     pub(crate) fn approved(&self) -> (Vec<String>, Vec<String>) {
         let service = self.service();
         (service.approved.clone(), service.seen.clone())
     }
 
-    /// Counts the requests for events.
     #[must_use]
     pub(crate) fn asked(&self) -> usize {
         self.service().asked
     }
 
-    /// Waits until it was asked for events, and that `times` times in sequence.
+    /// Waits until it was asked for events `times` times in sequence.
     pub(crate) fn await_asked(&self, times: usize) {
         let until = self.service().asked + times;
         await_for(

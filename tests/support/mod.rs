@@ -1,10 +1,8 @@
-//! Support for the integration tests: scenes with real instances, the journal and its judge,
-//! Azurite, and a proxy that fails on command.
+//! Support for the integration tests.
 //!
-//! The binaries `it` and `faults` and the figures use parts of it. Nothing here may ask
-//! `trafficcop` whether `trafficcop` is right: the judges use the kernel's process table, the
-//! command's journal, and the store. In addition, the program's own account, the event log, must
-//! not contradict its promise (`event_logs`).
+//! Nothing here may ask `trafficcop` whether `trafficcop` is right: the judges use the kernel's
+//! process table, the command's journal, and the store. In addition, the program's own account, the
+//! event log, must not contradict its promise (`event_logs`).
 
 pub(crate) mod azurite;
 pub(crate) mod bell;
@@ -29,14 +27,14 @@ use std::time::Duration;
 
 use trafficcop::Instant;
 
-/// Limit of every wait of a test. It is long, because a test that fails on a slow machine shows
-/// nothing.
+/// Limit of every wait of a test: long, because a test that fails on a slow machine shows nothing.
 pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
 
-/// Polls `look` every few milliseconds until it returns something; less often when it takes long,
-/// because a walk through the process table or a request costs other tests time.
+/// Polls `look` until it returns something; less often when it takes long, because a walk through
+/// the process table or a request costs other tests time.
 ///
 /// # Panics
+///
 /// After [`PATIENCE`], with what was waited for and what `diagnose` says.
 pub(crate) fn await_for<T>(
     what: &str,

@@ -1,13 +1,13 @@
-//! Namespaces for processes that tests start. Many containers deny them, and so do some machines to
-//! unprivileged users.
+//! Namespaces for processes that tests start. Many containers deny them, and some machines deny
+//! them to unprivileged users.
 
 use std::process::{Command, Stdio};
 
 use nix::unistd::geteuid;
 
-/// Returns a command that runs this script of sh in new namespaces of the kinds that these options
-/// of unshare(1) name; arguments added to it are the script's `"$@"`. Prints why and returns `None`
-/// if the script fails even with `true`.
+/// Returns a command that runs this script of sh in new namespaces, by options of unshare(1);
+/// arguments added to it are the script's `"$@"`. Prints why and returns `None` if the script fails
+/// even with `true`.
 #[must_use]
 pub(crate) fn unshared_or_say_so(options: &[&str], script: &str) -> Option<Command> {
     let begin = || {
@@ -28,13 +28,12 @@ pub(crate) fn unshared_or_say_so(options: &[&str], script: &str) -> Option<Comma
     }
 }
 
-/// Whether an instance can have mounts of its own (`Run::with_tmpfs`, `Run::with_run`).
+/// Whether `Run::with_tmpfs` and `Run::with_run` work here.
 #[must_use]
 pub(crate) fn mounts_or_say_so() -> bool {
     unshared_or_say_so(&["--mount"], "mount -t tmpfs none /dev && exec \"$@\"").is_some()
 }
 
-/// Whether an instance can run without a network.
 #[must_use]
 pub(crate) fn network_or_say_so() -> bool {
     unshared_or_say_so(&["--net"], "exec \"$@\"").is_some()

@@ -1,7 +1,5 @@
-//! The kernel's process table, limited to the processes of a scene.
-//!
-//! The processes of a scene inherit a variable in their environment, by which they are found
-//! whatever their present parent, name or PID namespace is.
+//! The kernel's process table, limited to the processes of a scene. They inherit a variable in
+//! their environment, by which they are found whatever their parent, name or PID namespace is.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -14,18 +12,16 @@ use nix::sys::resource::{Resource, getrlimit, setrlimit};
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::Pid;
 
-/// Variable that marks all processes of a scene with the scene's directory.
+/// Variable with the scene's directory.
 pub(crate) const MARK: &str = "TEST_SCENE";
 
-/// A process as the table showed it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Process {
-    /// Process id in the tests' namespace.
     pub(crate) pid: i32,
     pub(crate) parent: i32,
     /// First argument: the name under which it was started.
     pub(crate) program: OsString,
-    /// Executable; empty if the kernel does not tell.
+    /// Empty if the kernel does not tell.
     pub(crate) executable: PathBuf,
     pub(crate) state: char,
 }
@@ -51,7 +47,7 @@ impl Process {
         })
     }
 
-    /// Whether it runs the program under test (supervisor or guardian), whatever its name.
+    /// Whether it is supervisor or guardian, whatever its name.
     #[must_use]
     pub(crate) fn is_ours(&self) -> bool {
         self.executable == Path::new(super::programs::trafficcop())
@@ -77,7 +73,7 @@ fn walk() -> Vec<(i32, Vec<u8>)> {
 }
 
 /// Returns a walk that began after this call. Concurrent calls share one, because dozens of tests
-/// look at the same time, and looking must not slow the machine down.
+/// look at the same time.
 fn walk_together() -> Walk {
     static BEGUN: AtomicU64 = AtomicU64::new(0);
     static LAST: Mutex<(u64, Option<Walk>)> = Mutex::new((0, None));
@@ -103,7 +99,7 @@ pub(crate) fn marked(scene: &Path) -> Vec<Process> {
     ours.filter_map(|(pid, _)| Process::read(*pid)).collect()
 }
 
-/// Kills all processes with the mark, until there are none. For the end of a scene only.
+/// Kills the scene's processes until there are none. For the end of a scene only.
 pub(crate) fn sweep(scene: &Path) {
     for _ in 0..200 {
         let left = marked(scene);
@@ -124,7 +120,7 @@ pub(crate) fn processor_time(pid: i32) -> Duration {
         .split_whitespace()
         .collect();
     let ticks = |at: usize| fields[at].parse::<u64>().expect("a number");
-    // A tick is a hundredth of a second, whatever the kernel's clock is (proc(5), USER_HZ).
+    // A tick is a hundredth of a second on every kernel (proc(5), USER_HZ).
     Duration::from_millis(10 * (ticks(12) + ticks(13)))
 }
 
@@ -143,8 +139,8 @@ pub(crate) fn files_at_first() -> (u64, u64) {
     *FIRST.get_or_init(|| getrlimit(Resource::RLIMIT_NOFILE).expect("a limit"))
 }
 
-/// Raises the limit of open files of the test process to this number, or as far as possible; it
-/// never lowers it, because other tests share it. Returns the limit.
+/// Raises the test process's limit of open files to this number, or as far as possible, and returns
+/// it. It never lowers it, because other tests share it.
 pub(crate) fn allow_ourselves_files(wanted: u64) -> u64 {
     let (soft, hard) = files_at_first();
     let files = wanted.clamp(soft, hard);

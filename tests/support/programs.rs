@@ -1,8 +1,5 @@
-//! Programs that tests run: the binary under test, the journalist, the test binary itself, and
-//! Azurite's installation.
-//!
-//! Each is made once, under a lock between processes, because several test binaries may run at the
-//! same time.
+//! Programs that tests run. Each is made once, under a lock between processes, because several test
+//! binaries may run at the same time.
 
 use std::fs::{File, Permissions};
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -13,7 +10,6 @@ use std::sync::{Arc, Mutex, OnceLock, PoisonError, Weak};
 
 use nix::fcntl::{Flock, FlockArg};
 
-/// Returns the binary under test.
 #[must_use]
 pub(crate) fn trafficcop() -> &'static str {
     env!("CARGO_BIN_EXE_trafficcop")
@@ -25,7 +21,7 @@ fn exclusively<T>(path: &Path, make: impl FnOnce() -> T) -> T {
     make()
 }
 
-/// A copy of the test binary that every user can run.
+/// The test binary, for every user to run.
 pub(crate) struct Ourselves {
     pub(crate) path: PathBuf,
     _place: tempfile::TempDir,
@@ -40,8 +36,8 @@ pub(crate) fn ourselves() -> Arc<Ourselves> {
     }
     let place = tempfile::tempdir().expect("a directory");
     let path = place.path().join("tests");
-    // In another process: a concurrent test's fork would inherit a descriptor open for writing
-    // here, and a program that is open for writing cannot be run.
+    // In another process: a concurrent test's fork would inherit a descriptor open for writing, and
+    // a program open for writing cannot be run.
     let copied = Command::new("cp")
         .arg(std::env::current_exe().expect("our own path"))
         .arg(&path)
@@ -59,8 +55,8 @@ pub(crate) fn ourselves() -> Arc<Ourselves> {
     fresh
 }
 
-/// Plays the test of this full name in a separate process. Returns whether it did; in that process
-/// it returns false, and the caller plays the test.
+/// Plays this test in a separate process. Returns whether it did; in that process it returns false,
+/// and the caller plays the test.
 pub(crate) fn was_played_alone(test: &str) -> bool {
     const ALONE: &str = "PROCESS_OF_ITS_OWN";
     if std::env::var_os(ALONE).is_some() {
@@ -83,7 +79,6 @@ pub(crate) fn journalist() -> &'static Path {
     MADE.get_or_init(|| compiled("journalist", include_str!("journalist.rs"), &[]))
 }
 
-/// Returns a library that makes a clock wrong, compiled from `wrong_clock.rs`.
 pub(crate) fn wrong_clock() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -92,7 +87,6 @@ pub(crate) fn wrong_clock() -> &'static Path {
     })
 }
 
-/// Returns a library that refuses calls, compiled from `refusing.rs`.
 pub(crate) fn refusing() -> &'static Path {
     static MADE: OnceLock<PathBuf> = OnceLock::new();
     MADE.get_or_init(|| {
@@ -135,6 +129,7 @@ fn compiled(name: &str, source: &str, options: &[&str]) -> PathBuf {
 /// changes of its lock file.
 ///
 /// # Panics
+///
 /// Without Node.js, npm or a package registry: the blob tests are not skipped.
 pub(crate) fn azurite(service: &str) -> PathBuf {
     static INSTALLED: OnceLock<PathBuf> = OnceLock::new();

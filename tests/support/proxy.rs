@@ -1,8 +1,8 @@
 //! A proxy between an instance and the store that fails on command.
 //!
-//! It understands just enough HTTP/1.1 to tell requests apart, so that it can lose exactly one
-//! reply. It logs everything with the CLOCK_BOOTTIME of its arrival. It must never repair anything:
-//! a request that it does not forward stays unforwarded.
+//! It understands just enough HTTP/1.1 to lose exactly one reply, and logs everything with its
+//! arrival on CLOCK_BOOTTIME. It must never repair anything: a request that it does not forward
+//! stays unforwarded.
 
 use std::collections::BTreeMap;
 use std::io::{self, BufRead, BufReader, Write};
@@ -16,7 +16,6 @@ use trafficcop::Instant;
 
 use super::PATIENCE;
 
-/// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
     Acquire,
@@ -26,30 +25,26 @@ pub(crate) enum Call {
     SetMetadata,
     /// Gets properties or metadata.
     Look,
-    /// Creates a blob, a container or a queue.
     Create,
-    /// Takes messages of a queue.
+    /// Messages of a queue.
     Take,
-    /// Updates a message, its visibility or its text.
+    /// A message's visibility or text.
     Update,
     Put,
     DeleteMessage,
-    /// Anything else.
     Other,
 }
 
-/// Treatment of all requests.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Mode {
     Pass,
-    /// Holds everything back in both directions, until the mode changes.
+    /// Holds everything back until the mode changes.
     Freeze,
-    /// Resets connections, present and new.
+    /// Present and new ones.
     Cut,
     Delay(Duration),
-    /// Answers by itself, with this status, content type and body.
     Answer(u16, &'static str, &'static str),
-    /// Refuses everything like the store, with this status and error code.
+    /// Like the store, with this status and error code.
     Refuse(u16, &'static str),
     /// Forwards reads; refuses the rest like the store, with this status and error code.
     RefuseWrites(u16, &'static str),
@@ -61,9 +56,8 @@ pub(crate) enum Fate {
     /// Forwards it, drops its reply and closes the connection.
     LoseReply,
     DelayReply(Duration),
-    /// Answers by itself, without the store.
     Answer(u16, &'static str, &'static str),
-    /// Repeats the answer to the last request of its kind, without the store.
+    /// The answer to the last request of its kind, without the store.
     Repeat,
     /// Gives no answer until the proxy ends, without the store.
     Swallow,
@@ -71,20 +65,17 @@ pub(crate) enum Fate {
     Refuse(u16, &'static str),
 }
 
-/// A request that came.
 #[derive(Clone, Debug)]
 pub(crate) struct Seen {
     pub(crate) call: Call,
     pub(crate) path: String,
-    /// Time of its arrival, in nanoseconds of CLOCK_BOOTTIME.
+    /// Arrival, in nanoseconds of CLOCK_BOOTTIME.
     pub(crate) at: u64,
     /// Lease id that it had or proposed, if any.
     pub(crate) lease_id: Option<String>,
-    /// Pop receipt that it had, if any.
     pub(crate) receipt: Option<String>,
-    /// Status of the store's answer, once it came.
     pub(crate) status: Option<u16>,
-    /// Whether that answer reached the client.
+    /// Whether it reached the client.
     pub(crate) delivered: bool,
     /// Time at which it was passed on, if it was.
     pub(crate) delivered_at: u64,
@@ -95,13 +86,12 @@ struct State {
     fates: Vec<(Call, Fate)>,
     log: Vec<Seen>,
     clients: BTreeMap<u64, TcpStream>,
-    /// Time of the store's clock, in seconds of the Unix epoch, if it is set.
     date: Option<i64>,
-    /// Seconds by which the store's clock is ahead; only if set, dates are checked.
+    /// Seconds by which the store's clock is ahead; dates are checked only if set.
     clock: Option<i64>,
-    /// Whether the ids of requests are removed from answers.
+    /// Ids of requests are removed from answers.
     nameless: bool,
-    /// The store's last reply to each kind of request.
+    /// Last reply to each kind of request.
     last: Vec<(Call, Message)>,
     over: bool,
 }
@@ -119,7 +109,6 @@ impl Shared {
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    /// Waits while everything is frozen.
     fn pass_frost(&self) -> MutexGuard<'_, State> {
         self.changed
             .wait_while(self.lock(), |state| {
@@ -129,20 +118,17 @@ impl Shared {
     }
 }
 
-/// A running proxy. Dropping it ends it.
 pub(crate) struct Proxy {
     pub(crate) port: u16,
     shared: Arc<Shared>,
 }
 
 impl Proxy {
-    /// Starts a proxy in front of the server on this port.
     #[must_use]
     pub(crate) fn before(upstream: u16) -> Proxy {
         Proxy::start(Some(upstream), Mode::Pass)
     }
 
-    /// Starts a server that only knows this mode.
     #[must_use]
     pub(crate) fn alone(mode: Mode) -> Proxy {
         assert!(matches!(mode, Mode::Freeze | Mode::Cut | Mode::Answer(..)));
@@ -184,13 +170,12 @@ impl Proxy {
         self.shared.changed.notify_all();
     }
 
-    /// Stops the store's clock at this second.
     pub(crate) fn set_date(&self, seconds: i64) {
         self.shared.lock().date = Some(seconds);
     }
 
-    /// Sets the store's clock this many seconds ahead, and refuses dates more than fifteen minutes
-    /// off it (Azurite does not check dates).
+    /// Sets the store's clock ahead, and refuses dates more than fifteen minutes off it (Azurite
+    /// does not check dates).
     pub(crate) fn keeps_time(&self, ahead: i64) {
         self.shared.lock().clock = Some(ahead);
     }
@@ -199,7 +184,6 @@ impl Proxy {
         self.shared.lock().nameless = true;
     }
 
-    /// Returns the requests that were refused because of their dates.
     #[must_use]
     pub(crate) fn misdated(&self) -> Vec<Call> {
         let log = self.log();
@@ -207,18 +191,15 @@ impl Proxy {
         refused.map(|seen| seen.call).collect()
     }
 
-    /// Treats the next request of this kind so, once.
     pub(crate) fn next(&self, call: Call, fate: Fate) {
         self.shared.lock().fates.push((call, fate));
     }
 
-    /// Returns all requests so far.
     #[must_use]
     pub(crate) fn log(&self) -> Vec<Seen> {
         self.shared.lock().log.clone()
     }
 
-    /// Returns the pop receipts of updates and deletes, in order.
     #[must_use]
     pub(crate) fn receipts(&self) -> Vec<String> {
         let log = self.log();
@@ -246,7 +227,7 @@ impl Proxy {
         }
     }
 
-    /// Waits until a request of this kind is answered from now on, and returns it.
+    /// Waits for the next answer to such a request.
     pub(crate) fn await_next(&self, call: Call) -> Seen {
         let now = Instant::now().as_nanos();
         self.await_seen(&format!("an answered {call:?}"), |seen| {
@@ -308,7 +289,7 @@ fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
     }
 }
 
-/// An HTTP message: its head (including the empty line) and its body, byte for byte.
+/// Head (including the empty line) and body, byte for byte.
 #[derive(Clone)]
 struct Message {
     head: String,
@@ -382,7 +363,6 @@ impl Message {
         target.split('?').next().unwrap_or_default()
     }
 
-    /// Returns the pop receipt in its query, as it was sent.
     fn receipt(&self) -> Option<String> {
         let (_, rest) = self.head.lines().next()?.split_once("popreceipt=")?;
         rest.split(['&', ' ']).next().map(str::to_owned)
@@ -461,20 +441,17 @@ fn refuse(
     Message { head, body }.write(client)
 }
 
-/// Formats this second as a header's date.
 fn date_of(seconds: i64) -> String {
     let at = time::OffsetDateTime::from_unix_timestamp(seconds).expect("a moment");
     azure_core::time::to_rfc7231(&at)
 }
 
-/// Returns the date of a clock that is this many seconds ahead.
 fn date(ahead: i64) -> String {
     let now = OffsetDateTime::now_utc() + Duration::from_secs(ahead.unsigned_abs());
     let past = OffsetDateTime::now_utc() - Duration::from_secs(ahead.unsigned_abs());
     to_rfc7231(if ahead < 0 { &past } else { &now })
 }
 
-/// Whether a request's date is more than fifteen minutes off such a clock.
 fn is_misdated(request: &Message, ahead: i64) -> bool {
     let ours = request
         .header("x-ms-date")
@@ -513,8 +490,8 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
             _ => None,
         };
         if let Some((status, code)) = refusal {
-            // Before the client can see it: a refused client may repeat the request and be answered
-            // before this thread continues.
+            // Before the client can see it: it may repeat the request and be answered before this
+            // thread continues.
             shared.lock().log[index].status = Some(status);
             refuse(client, head_only, status, code, &date(clock.unwrap_or(0)))?;
             shared.lock().log[index].delivered = true;
@@ -557,8 +534,8 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
         let Some(port) = shared.upstream else {
             return Ok(());
         };
-        // A new connection for each request: one that the store has closed meanwhile would lose a
-        // request unintentionally.
+        // A new connection for each request: one that the store has closed would lose a request
+        // unintentionally.
         let server = &mut BufReader::new(TcpStream::connect(("127.0.0.1", port))?);
         request.write(server.get_ref())?;
         let Some(mut reply) = Message::read(server, head_only)? else {

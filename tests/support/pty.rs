@@ -1,5 +1,5 @@
-//! Pseudo-terminals whose ends only their users have: `openpty` leaves both ends open in processes
-//! that concurrent tests start, and a terminal with a stray end never hangs up.
+//! Pseudo-terminals without stray ends: `openpty` leaves both ends open in processes that
+//! concurrent tests start, and such a terminal never hangs up.
 
 use std::fs::File;
 use std::os::fd::{AsRawFd, FromRawFd, IntoRawFd, OwnedFd};
@@ -8,13 +8,11 @@ use std::os::unix::fs::OpenOptionsExt;
 use nix::fcntl::OFlag;
 use nix::pty::{Winsize, grantpt, posix_openpt, ptsname_r, unlockpt};
 
-/// The two ends of a terminal.
 pub(crate) struct Pty {
     pub(crate) master: OwnedFd,
     pub(crate) slave: OwnedFd,
 }
 
-/// Opens a terminal, of this size if one is given.
 pub(crate) fn open(size: Option<&Winsize>) -> Pty {
     const HAD: &str = "a terminal";
     let flags = OFlag::O_RDWR | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;

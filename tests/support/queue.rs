@@ -1,7 +1,5 @@
-//! A client for storage queues: puts, peeks, takes and deletes as a foreign client.
-//!
-//! Deliberately independent of the code under test. An account SAS made once signs it, so that a
-//! request is only text.
+//! A foreign client for storage queues, independent of the code under test. An account SAS made
+//! once signs it, so that a request is only text.
 
 use std::io::{Read, Write};
 use std::net::TcpStream;
@@ -17,16 +15,14 @@ fn sas() -> &'static str {
     MADE.get_or_init(|| account_sas('q', "rwdlacup"))
 }
 
-/// A message as the service returns it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Letter {
     pub(crate) id: String,
     pub(crate) text: String,
-    /// Number of times it was taken.
+    /// Number of times that it was taken.
     pub(crate) count: u32,
-    /// Time of its expiry, as the service writes it.
     pub(crate) expires: String,
-    /// Pop receipt, if it was taken and not just peeked.
+    /// Pop receipt, if it was taken, not peeked.
     pub(crate) receipt: Option<String>,
 }
 
@@ -36,13 +32,11 @@ pub(crate) struct Mailbox {
 }
 
 impl Mailbox {
-    /// Returns the queue of this name, which need not exist.
     #[must_use]
     pub(crate) fn named(name: &str) -> Mailbox {
         Mailbox { name: name.into() }
     }
 
-    /// Makes a new, empty queue with a unique name.
     #[must_use]
     pub(crate) fn fresh() -> Mailbox {
         static NUMBER: AtomicU32 = AtomicU32::new(0);
@@ -52,13 +46,11 @@ impl Mailbox {
         mailbox
     }
 
-    /// Returns this queue's poison queue.
     #[must_use]
     pub(crate) fn poison(&self) -> Mailbox {
         Mailbox::named(&format!("{}-poison", self.name))
     }
 
-    /// Sends a request; returns status and body of the answer.
     fn ask(&self, method: &str, path: &str, query: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", queues().port)).expect("Azurite");
         stream
@@ -106,7 +98,7 @@ impl Mailbox {
         self.ask("GET", "", "comp=metadata", "").0 == 200
     }
 
-    /// Puts a message with this text, with no more escapes than necessary.
+    /// Puts a text with no more escapes than necessary.
     pub(crate) fn put(&self, text: &str) {
         self.put_with("", text);
     }
@@ -130,13 +122,13 @@ impl Mailbox {
         letters(&self.demand("GET", "/messages", "peekonly=true&numofmessages=32", ""))
     }
 
-    /// Takes one message as another worker, for this many seconds.
+    /// Takes one message as another worker.
     pub(crate) fn take(&self, seconds: u32) -> Option<Letter> {
         let query = format!("visibilitytimeout={seconds}");
         letters(&self.demand("GET", "/messages", &query, "")).pop()
     }
 
-    /// Waits until another worker can take a message.
+    /// Waits until another worker can take one.
     pub(crate) fn await_take(&self, seconds: u32) -> Letter {
         await_for(
             &format!("a message of {} to be visible", self.name),
@@ -145,7 +137,7 @@ impl Mailbox {
         )
     }
 
-    /// Waits until all messages have expired. Azurite drops them when the queue is read.
+    /// Waits until all have expired. Azurite drops them when the queue is read.
     pub(crate) fn await_none(&self) {
         await_for(
             &format!("the messages of {} to expire", self.name),

@@ -1,7 +1,6 @@
 //! A machine that refuses: preloaded into an instance, this library fails a call of the C library
-//! while a file with the call's name is in the directory `REFUSING`. Two numbers in the file: this
-//! many of a process's calls are granted first (those of its parent count), and this many are
-//! refused then.
+//! while a file with the call's name is in the directory `REFUSING`. Two numbers in the file: how
+//! many of a process's calls are granted first (its parent's count), and how many are refused then.
 //!
 //! Not a module: compiled separately (`programs.rs`) as a shared library. The calls:
 //! `pthread_create` and `fork` (EAGAIN: no more available), `epoll_wait` (EBADF, which never
@@ -27,17 +26,15 @@ unsafe extern "C" {
     fn prctl(option: c_int, ...) -> c_int;
 }
 
-/// Number of calls to [`fork`].
 static FORKS: AtomicU32 = AtomicU32::new(0);
 
 fn is_refused(name: &CStr) -> bool {
     is_refused_now(name, 0)
 }
 
-/// Whether the call with this number is refused.
 fn is_refused_now(name: &CStr, calls: u32) -> bool {
-    // SAFETY: the C library's own place for it. It is left unchanged: a call that is granted must
-    // not notice the check.
+    // SAFETY: the C library's own place for it. It is left unchanged: a granted call must not
+    // notice the check.
     let errno = unsafe { *__errno_location() };
     let refused = std::env::var_os("REFUSING").and_then(|directory| {
         let path = Path::new(&directory).join(name.to_str().ok()?);
@@ -53,8 +50,7 @@ fn is_refused_now(name: &CStr, calls: u32) -> bool {
 }
 
 fn next(name: &CStr) -> *mut c_void {
-    // SAFETY: a name that ends with NUL. A preloaded library comes before the C library, which has
-    // it.
+    // SAFETY: a name that ends with NUL. A preloaded library comes before the C library.
     unsafe { dlsym(RTLD_NEXT, name.as_ptr()) }
 }
 
@@ -163,9 +159,10 @@ pub unsafe extern "C" fn opendir(name: *const c_char) -> *mut c_void {
     }
 }
 
-/// Replaces the C library's function, which takes up to six arguments, as many as the call has.
+/// Replaces the C library's function, with up to six arguments.
 ///
 /// # Safety
+///
 /// As the C library's.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn syscall(

@@ -1,7 +1,5 @@
-//! A scene: a directory with a lock, a journal, and competing instances.
-//!
-//! Every test begins with one. At its end, all processes that were started in it are killed,
-//! whatever the test's result is.
+//! A scene: a directory with a lock, a journal, and competing instances. Every test begins with
+//! one. At its end all its processes are killed, whatever the result.
 
 use std::ffi::OsString;
 use std::os::unix::fs::PermissionsExt;
@@ -16,7 +14,6 @@ use super::journal::Journal;
 use super::processes::{self, Process};
 use super::standstill;
 
-/// A directory with everything that happens in it.
 pub(crate) struct Scene {
     directory: tempfile::TempDir,
     pub(crate) journal: Journal,
@@ -43,7 +40,6 @@ impl Scene {
         self.directory.path()
     }
 
-    /// Returns the path of a file in the scene's directory.
     #[must_use]
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.directory.path().join(name)
@@ -54,7 +50,7 @@ impl Scene {
         self.path("singleton.lock")
     }
 
-    /// Writes a helper for `--store`, whose entries are in the directory that `STORE` names; returns its path.
+    /// Writes a helper for `--store`, whose entries are in the directory `STORE`.
     pub(crate) fn helper(&self) -> PathBuf {
         let path = self.path("helper");
         std::fs::write(&path, include_str!("helper.sh")).expect("a file in the scene");
@@ -69,7 +65,6 @@ impl Scene {
         Run::new(self, "run")
     }
 
-    /// Prepares another verb of the program, which is started like an instance.
     #[must_use]
     pub(crate) fn verb(&self, verb: &str) -> Run<'_> {
         Run::new(self, verb)
@@ -95,13 +90,12 @@ impl Scene {
     }
 
     /// Excuses instances that report a possible overlap: they hear of the loss of their lease, but
-    /// not who has it. All else is judged. Each call gives the reason.
+    /// not who has it. Each call gives the reason.
     pub(crate) fn excuse_confession(&self, _why: &'static str) {
         self.event_logs.excuse(Excused::Confessions);
     }
 
-    /// Returns a command that writes into the journal under this name; `journalist.rs` explains
-    /// `options`.
+    /// Writes into the journal under this name; `journalist.rs` explains `options`.
     #[must_use]
     pub(crate) fn journalist(&self, tag: &str, options: &[&str]) -> Vec<OsString> {
         let mut words = vec![
@@ -113,7 +107,7 @@ impl Scene {
         words
     }
 
-    /// Refuses this call from now on to the instances [on such a
+    /// Refuses this call from now on, to instances [on such a
     /// machine](Run::on_a_machine_that_refuses).
     pub(crate) fn refuse(&self, call: &str) {
         let directory = self.path("refusing");
@@ -121,7 +115,7 @@ impl Scene {
         std::fs::write(directory.join(call), "").expect("a file in the scene");
     }
 
-    /// Refuses the call after some that are granted to a process, and only some times.
+    /// Refuses it after some that are granted to a process, and only some times.
     pub(crate) fn refuse_after(&self, call: &str, granted: u32, refused: u32) {
         self.refuse(call);
         let path = self.path("refusing").join(call);
@@ -157,7 +151,6 @@ impl Scene {
         );
     }
 
-    /// Fails if a process of a command's tree is alive now.
     pub(crate) fn assert_no_tree(&self) {
         let trees = self.trees();
         assert!(trees.is_empty(), "survivors: {trees:?}\n{}", self.journal);
@@ -177,15 +170,15 @@ impl Drop for Scene {
             };
             contradictions.retain(|said| !owned_up(said));
         }
-        // --show-output shows it for each test: the last one has the sum. The fault suite, whose
-        // threads have no test's name, prints it at its end.
+        // --show-output shows it for each test: the last one has the sum. The fault suite prints it
+        // at its end: its threads have no test's name.
         if std::thread::current()
             .name()
             .is_some_and(|name| name.contains("::"))
         {
             println!("so far {}", event_logs::judged());
         }
-        // A test that fails already has a better reason.
+        // A failing test has a better reason.
         assert!(
             contradictions.is_empty() || std::thread::panicking(),
             "the event logs contradict the promise: {}\n{}",

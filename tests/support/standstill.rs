@@ -1,33 +1,31 @@
-//! Detection of pauses of the machine: to kill processes in time, some process must run then, and
-//! their end must be noticed.
+//! Pauses of the machine: to kill processes in time, some process must run then, and their end must
+//! be noticed.
 //!
 //! A lease of 15 s leaves 0.7 s for that. An instance on a slower machine reports that it may have
-//! overlapped with another, and is right. So that report alone is no failure of a test then, and a
-//! failed row of the fault suite is played again. Overlaps in the journal count in any event: a
-//! process that writes is not just slow to end, it runs. The fault suite, whose rows have so little
-//! time, excuses those only if running processes were paused, too.
+//! overlapped, and is right. So that report alone is no failure of a test then, and a row of the
+//! fault suite is played again. Overlaps in the journal count in any event: a process that writes
+//! is not just slow to end. The fault suite, whose rows have so little time, excuses those only if
+//! running processes were paused, too.
 
 use std::sync::{Mutex, Once, PoisonError};
 use std::time::Duration;
 
 use trafficcop::Instant;
 
-/// Lateness of a timer that uses up half of a margin.
+/// A timer this late uses up half of a margin.
 const LONG: Duration = Duration::from_millis(350);
 const EVERY: Duration = Duration::from_millis(50);
 
-/// A pause of the machine.
 #[derive(Clone, Copy)]
 struct Standstill {
     end: Instant,
     late: Duration,
-    /// Whether a mere sleep was late, too: no process ran.
+    /// A mere sleep was late, too: no process ran.
     whole: bool,
 }
 
 static SEEN: Mutex<Vec<Standstill>> = Mutex::new(Vec::new());
 
-/// Watches from now on, for as long as this process lives.
 pub(crate) fn watch() {
     static ONCE: Once = Once::new();
     ONCE.call_once(|| drop(std::thread::spawn(look_on)));
@@ -38,8 +36,8 @@ fn look_on() {
     loop {
         std::thread::sleep(EVERY);
         let whole = Instant::now().since(due) >= LONG;
-        // Its start and its end wait like the end of a killed process: while the kernel moves
-        // others between cgroups, no process begins or ends.
+        // It waits like the end of a killed process: while the kernel moves others between cgroups,
+        // no process begins or ends.
         let _ = std::thread::spawn(|| {}).join();
         let now = Instant::now();
         let late = now.since(due);

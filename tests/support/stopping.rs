@@ -1,5 +1,4 @@
-//! Stopping workers: what is done and expected for every queue. The tests, which have the queue,
-//! judge their messages.
+//! Stopping workers: what every queue must do. The tests judge the messages.
 
 use std::time::Duration;
 
@@ -16,7 +15,7 @@ pub(crate) fn stopped_by(number: Signal, running: Instance) -> Finished {
     done
 }
 
-/// Stops it, and repeats the signal once the first is noticed.
+/// Repeats the signal once the first is noticed.
 #[track_caller]
 pub(crate) fn stopped_twice_by(number: Signal, running: Instance) -> Finished {
     running.signal(number);
@@ -26,8 +25,8 @@ pub(crate) fn stopped_twice_by(number: Signal, running: Instance) -> Finished {
     stopped_by(number, running)
 }
 
-/// Checks that the command of this worker of one message, which takes this many seconds, may finish
-/// although the worker is stopped, after `meanwhile`.
+/// Checks that the command of a worker of one message, which takes `seconds`, may finish although
+/// the worker is stopped, after `meanwhile`.
 pub(crate) fn finishes_what_runs(worker: Run<'_>, seconds: u32, meanwhile: impl FnOnce()) {
     let script = format!("echo runs >&2; sleep {seconds}");
     let running = worker.args(["--grace", "60s"]).shell(&script).start();
@@ -39,8 +38,8 @@ pub(crate) fn finishes_what_runs(worker: Run<'_>, seconds: u32, meanwhile: impl 
     assert_eq!(said.matches("runs").count(), 1, "{said}");
 }
 
-/// Checks that a command that takes longer than the grace gets the stop signal when this worker of
-/// one message is stopped, and that the message is released.
+/// Checks that a command longer than the grace gets the stop signal when its worker is stopped, and
+/// the message is released.
 pub(crate) fn is_asked_after_the_grace(worker: Run<'_>) {
     let running = worker
         .args(["--grace", "1s"])
@@ -52,8 +51,8 @@ pub(crate) fn is_asked_after_the_grace(worker: Run<'_>) {
     assert!(said.contains("released, attempt 1"), "{said}");
 }
 
-/// Checks that a second stop releases the message of this worker without waiting for the grace,
-/// although its command ignores the signal.
+/// Checks that a second stop releases the message without the grace, although the command ignores
+/// the signal.
 pub(crate) fn is_ended_by_the_second_signal(worker: Run<'_>) {
     let running = worker
         .args(["--grace", "1h", "--kill-after", "1h"])
@@ -64,8 +63,8 @@ pub(crate) fn is_ended_by_the_second_signal(worker: Run<'_>) {
     assert!(said.contains("released"), "{said}");
 }
 
-/// Stops workers one after another, each after about the time for its round, of which there are ten
-/// that repeat, and judges each.
+/// Stops workers one after another, each after about the time for its round (ten that repeat), and
+/// judges each.
 ///
 /// `TRAFFICCOP_TEST_STOPS=200` gives the long version.
 pub(crate) fn stopped_at_any_moment(

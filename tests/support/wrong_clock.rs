@@ -1,8 +1,7 @@
 //! A wrong clock: preloaded into an instance, this library shifts `CLOCK_REALTIME` by `WRONG_BY`
-//! seconds, and leaves every other clock alone.
+//! seconds, and no other clock, least of all one that leases are measured by.
 //!
-//! Not a module: compiled separately (`programs.rs`) as a shared library. It must never shift a
-//! clock that leases are measured by.
+//! Not a module: compiled separately (`programs.rs`) as a shared library.
 
 use std::ffi::{c_char, c_int, c_long};
 

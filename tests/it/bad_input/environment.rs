@@ -1,5 +1,5 @@
-//! Settings from the environment: flags override them, unused ones are reported, and the variables
-//! that a command gets are no settings of a trafficcop inside it.
+//! Settings from the environment: flags override them, unused ones are reported, and a command's
+//! variables are no settings of a trafficcop inside it.
 
 use std::ffi::OsStr;
 use std::os::unix::ffi::OsStrExt as _;
@@ -35,7 +35,6 @@ fn flag_overrides_a_conflicting_variable() {
         .finish()
         .stderr;
     assert!(!said.contains("--shared"), "{said}");
-    // Two contradicting variables are refused, too.
     let both = scene
         .run()
         .env("TRAFFICCOP_BLOB", "locks/one")
@@ -63,7 +62,7 @@ fn flag_overrides_dependents_of_a_variable_that_it_overrides() {
         let said = format!("{variables:?} {typed}: {}", finished.stderr);
         assert_eq!(finished.ended, Ended::Code(0), "{said}");
     }
-    // This error comes after the checks of a queue's settings, and before a request to the queue.
+    // Found after a queue's settings, and before a request to the queue.
     let bus = "--service-bus=contoso/q";
     for (variables, typed) in [
         (
@@ -111,7 +110,6 @@ fn flag_without_a_conflict_overrides_no_variable() {
         assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
         assert_eq!(finished.stdout, wanted, "{}", finished.stderr);
     }
-    // A contradicting variable is still found.
     for (variable, typed) in [
         ("TRAFFICCOP_CONCURRENCY", "--max-messages=1"),
         ("TRAFFICCOP_MAX_MESSAGES", "--concurrency=1"),
@@ -132,7 +130,7 @@ fn error_for_a_variables_value_names_the_variable() {
     set("TRAFFICCOP_WAIT", "abc", &[wait]);
     set("TRAFFICCOP_SLOTS", "abc", &["TRAFFICCOP_SLOTS=abc: take"]);
     set("TRAFFICCOP_POLL", "1ms", &["TRAFFICCOP_POLL=1ms: take"]);
-    // The error is found only when the value is used.
+    // Found only when the value is used.
     let words = ["--listen abc: take", "(TRAFFICCOP_LISTEN is set)"];
     set("TRAFFICCOP_LISTEN", "abc", &words);
     let run = scene.run_on_file().env("TRAFFICCOP_WAIT", "5s");
@@ -213,7 +211,7 @@ fn lock_of_an_outer_trafficcop_is_refused_at_once() {
         .arg(&lock);
     let finished = run.shell(&script).finish();
     assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
-    // Also with another instance in between.
+    // With another instance in between.
     let script = format!(
         "exec {me} run -q --file {lock}.3 -- {me} run -w 1s --file {lock} -- true",
         me = env!("CARGO_BIN_EXE_trafficcop"),
@@ -221,7 +219,7 @@ fn lock_of_an_outer_trafficcop_is_refused_at_once() {
     );
     let finished = scene.run_on_file().arg("-q").shell(&script).finish();
     assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
-    // Another lock works, and so does one of several slots.
+    // Another lock works, or one of several slots.
     let script = format!(
         "{me} run -q --file {lock}.2 -- true && {me} run -q --slots 2 --file {lock} -- true",
         me = env!("CARGO_BIN_EXE_trafficcop"),

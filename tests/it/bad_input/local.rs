@@ -29,7 +29,6 @@ fn commands_that_cannot_be_run() {
         (plain.to_str().unwrap(), 126, "cannot run"),
         (scene.directory().to_str().unwrap(), 126, "cannot run"),
     ] {
-        // A directory in PATH without search permission would hide whether a command exists.
         let run = scene.run_on_file().env("PATH", "/usr/bin:/bin");
         let finished = run.command([command]).finish();
         judge(&scene, &finished.stderr, finished.ended, status, &[word]);
@@ -43,7 +42,6 @@ fn commands_that_cannot_be_run() {
     );
 }
 
-/// Such a standby is refused at its start, not at the fail-over.
 #[test]
 fn standby_that_could_never_run_is_refused_at_its_start() {
     let scene = Scene::new();
@@ -80,7 +78,7 @@ fn standby_that_could_never_run_is_refused_at_its_start() {
             finished.stderr
         );
     }
-    // A command that a hook creates need not exist yet.
+    // A hook may create the command.
     let other = scene.path("other.lock");
     let job = scene.path("job");
     let bring = format!("cp /bin/true {}", job.display());
@@ -89,8 +87,7 @@ fn standby_that_could_never_run_is_refused_at_its_start() {
     assert_ended(&finished, 0, "warning: cannot run");
 }
 
-/// A command counts as missing only if every directory could be searched, as with `env` and
-/// `timeout`.
+/// A command is missing only if every directory could be searched, as with `env` and `timeout`.
 #[test]
 fn a_command_in_a_directory_that_may_not_be_searched_is_not_taken_for_missing() {
     let scene = Scene::new();
@@ -156,7 +153,7 @@ fn temporary_refusal_of_the_machine_exits_69() {
             "ulimit -f 0; exec \"$@\"",
             "raise the limit of files' sizes (ulimit -f)",
         ),
-        // The program can report it only on stderr.
+        // It can report only on stderr.
         (
             "mount -t tmpfs none /dev && exec \"$@\" <&-",
             "no /dev/null to put in its place",
@@ -269,7 +266,7 @@ fn a_lock_file_on_a_full_file_system() {
     let scene = Scene::new();
     let mount = scene.path("mount");
     std::fs::create_dir(&mount).unwrap();
-    // One page long; the shell takes it, then becomes the program under test.
+    // One page long; the shell takes it, then becomes the program.
     let lock = mount.join("lock");
     let run = scene
         .run()
@@ -303,7 +300,7 @@ fn doctor_advises_to_make_room_on_a_full_file_system() {
     );
 }
 
-/// A shared drive is recognized by the files at the path, without a flag.
+/// The files at the path, not a flag, make it a shared drive.
 #[test]
 fn a_cooldown_in_which_no_standby_of_a_shared_drive_looks() {
     let scene = Scene::new();

@@ -1,5 +1,5 @@
-//! Input that cannot work is refused: one line that names what, why and what to do, the right exit
-//! status, nothing started, nothing left behind, no secret shown.
+//! Input that cannot work is refused: in one line that names what, why and what to do, with the
+//! right exit status, nothing started or left behind, no secret shown.
 
 mod account;
 mod environment;
@@ -12,10 +12,10 @@ use crate::support::instance::{Ended, Run};
 use crate::support::proxy::Proxy;
 use crate::support::scene::Scene;
 
-/// A valid key of no account.
+/// Valid, but of no account.
 const WRONG_KEY: &str =
     "c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2VjcmV0c2U=";
-/// A SAS with a signature that can be searched for.
+/// SAS with a signature that can be searched for.
 const SAS: &str = "sv=2021-12-02&ss=b&srt=sco&sp=rwdlac&se=2199-01-01&sig=U2VjcmV0U2lnbmF0dXJl";
 const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
 

@@ -69,7 +69,6 @@ fn closed_port_is_reported() {
     );
 }
 
-/// Checks the refusal of a server that is no storage service.
 fn strange_server(mode: Mode, words: &[&str]) {
     let scene = Scene::new();
     let server = Proxy::alone(mode);
@@ -126,7 +125,7 @@ fn tls_server() -> u16 {
     port
 }
 
-/// The message names the server and what to do, in plain words instead of the library's.
+/// The message names the server and what to do, in plain words.
 #[test]
 fn why_there_is_no_tls() {
     let scene = Scene::new();

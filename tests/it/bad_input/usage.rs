@@ -402,7 +402,7 @@ fn a_status_file_that_is_the_lock() {
         &["--status-file", "lock"],
     );
     assert!(!status.exists());
-    // Nor where a dangling link leads to it.
+    // Nor through a dangling link.
     let link = scene.path("link");
     std::os::unix::fs::symlink(&status, &link).unwrap();
     let run = scene.run().arg("--file").arg(&link);
@@ -411,7 +411,7 @@ fn a_status_file_that_is_the_lock() {
     assert!(!status.exists());
 }
 
-/// Replacing it as root would take /dev/stdout from the machine for good.
+/// Replaced as root, /dev/stdout would be gone for good.
 #[test]
 fn a_status_file_that_would_replace_what_is_no_file() {
     let scene = Scene::new();
@@ -435,7 +435,6 @@ fn a_status_file_that_would_replace_what_is_no_file() {
     let words = ["--control-file", "another program's symbolic link"];
     judge(&scene, &finished.stderr, finished.ended, 64, &words);
     assert!(stdout.symlink_metadata().unwrap().is_symlink());
-    // A file, or a link to one, is fine.
     let file = scene.path("status");
     std::fs::write(&file, "{}").unwrap();
     std::os::unix::fs::symlink(&file, scene.path("to-status")).unwrap();

@@ -212,7 +212,7 @@ async fn a_record_that_cannot_be_written_gives_the_lease_back() {
 
 #[tokio::test]
 async fn a_token_never_goes_back() {
-    // Not even if another client removed the metadata in between.
+    // Nor if another client removed the metadata.
     let server = Server::start(vec![
         ("look", free().meta("trafficcop_token", "41")),
         ("acquire", acquired()),
@@ -308,7 +308,6 @@ async fn everything_else_is_doubt_from_the_first() {
         assert!(transient(&said).contains(word), "{word}: {said}");
         server.played();
     }
-    // A closed port.
     let mut server = Server::start(vec![]);
     let closed = ClosedPort::new();
     server.port = closed.port;

@@ -1,5 +1,5 @@
-//! A machine whose clock is wrong: the service refuses dates more than fifteen minutes off its own;
-//! that must not matter.
+//! A wrong clock: the service refuses dates more than fifteen minutes off its own; that must not
+//! matter.
 
 use std::time::Duration;
 
@@ -43,7 +43,7 @@ async fn a_clock_that_is_nearly_right_costs_nothing() {
         server.keeps_time(off);
         let blob = server.blob();
         blob.acquire(later()).await.expect("control");
-        // Dated by the service's clock since its first answer.
+        // By the service's clock since its first answer.
         server.keeps_time(off * 2);
         blob.renew(later()).await.expect("renewed");
         blob.release(later()).await.expect("released");
@@ -91,14 +91,14 @@ async fn a_refusal_that_is_not_about_the_date_is_not_repeated() {
 
 #[tokio::test]
 async fn only_the_date_is_a_reason_to_ask_again_and_only_once() {
-    // The date is off, but the refusal has another reason: repeating it would never end.
+    // The refusal has another reason: repeating it would never end.
     let server = Server::start(vec![("look", error(403, "AuthorizationFailure"))]);
     server.keeps_time(HOUR);
     server.ignores_dates();
     let said = server.blob().acquire(later()).await.expect_err("refused");
     assert!(matches!(said, Failure::Fatal { .. }), "{said:?}");
     server.played();
-    // A wrong key on a machine with a wrong clock: reported after the second refusal.
+    // A wrong key with a wrong clock is reported after the second refusal.
     let refused = || ("look", error(403, "AuthenticationFailed"));
     let server = Server::start(vec![refused(), refused()]);
     server.keeps_time(HOUR);
@@ -106,7 +106,7 @@ async fn only_the_date_is_a_reason_to_ask_again_and_only_once() {
     let said = server.blob().acquire(later()).await.expect_err("refused");
     assert!(said.to_string().contains("replace it"), "{said}");
     server.played();
-    // The date of an intermediary does not count.
+    // An intermediary's date does not count.
     let server = Server::start(vec![("look", page(403))]);
     server.keeps_time(HOUR);
     server.ignores_dates();

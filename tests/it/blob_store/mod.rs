@@ -1,5 +1,5 @@
-//! The blob store against a server that plays a script: every meaning of every answer, lost
-//! replies, and data that must never be sent or shown.
+//! The blob store against a scripted server: every meaning of every answer, lost replies, and data
+//! that must never be sent or shown.
 
 mod acquire;
 mod clock;

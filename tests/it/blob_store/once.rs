@@ -1,4 +1,4 @@
-//! Recording the result of a `--once` task in the metadata, and keeping it there.
+//! Results of `--once` tasks in the metadata.
 
 use std::time::Duration;
 
@@ -23,7 +23,7 @@ fn task(per: Option<u64>) -> Task {
     }
 }
 
-/// Takes control of the task with the three requests that this needs, followed by this script.
+/// Takes control with the three requests of a task, then plays this script.
 async fn in_control(script: Vec<(&'static str, Reply)>) -> (Server, Blob) {
     let server = Server::start(vec![
         ("look", free()),

@@ -10,7 +10,7 @@ use super::server::*;
 async fn every_request_has_an_id_of_its_own() {
     let (server, blob) = in_control(vec![("renew", renewed()); 2]).await;
     blob.renew(later()).await.expect("renewed");
-    // Refused because of its date, and repeated within the same attempt.
+    // Refused for its date, and repeated in the same attempt.
     server.keeps_time(7200);
     blob.renew(later()).await.expect("renewed");
     server.played();

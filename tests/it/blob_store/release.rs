@@ -11,7 +11,6 @@ use trafficcop_lease::release_orphaned;
 use super::renew::in_control;
 use super::server::*;
 
-/// Answers that report a lost lease.
 fn not_ours() -> [Reply; 6] {
     [
         error(409, "LeaseIdMismatchWithLeaseOperation"),
@@ -145,8 +144,8 @@ async fn an_unanswered_release_is_kept_in_mind_and_its_id_is_never_leased_again(
 
 #[tokio::test]
 async fn a_lease_left_to_run_out_is_not_revived() {
-    // The core forgot the lease without a release: it must end by itself, and the lock must have no
-    // holder's name.
+    // The core forgot it without a release: it must end by itself, and the lock must name no
+    // holder.
     let (server, blob) = in_control(vec![("look", leased())]).await;
     assert!(matches!(blob.acquire(later()).await, Err(Failure::Held(_))));
     server.then(vec![
@@ -189,7 +188,7 @@ fn the_last_will_releases_the_lease_from_another_thread_of_life() {
     release_orphaned(b"{\"blob\":\"http://127.0.0.1:1/testacct/locks/job\",\"lease\":\"x\"}");
     release_orphaned(&will);
     server.played();
-    // Dated by the service's clock, as the supervisor knew it.
+    // By the service's clock, as the supervisor knew it.
     assert_eq!(server.misdated(), ["renew"]);
     let id = server.of("acquire")[0]
         .header("x-ms-proposed-lease-id")

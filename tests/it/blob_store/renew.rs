@@ -9,7 +9,7 @@ use trafficcop_lease::{LeaseStore, RecordUpdate};
 
 use super::server::*;
 
-/// Takes control; the server continues with `script`.
+/// Takes control; then plays `script`.
 pub(crate) async fn in_control(script: Vec<(&'static str, Reply)>) -> (Server, Blob) {
     let server = Server::start(vec![
         ("look", free().meta("owner", "ops")),
@@ -49,7 +49,7 @@ async fn only_the_services_own_word_is_a_loss() {
             matches!(&said, Failure::Lost { until: None, why } if why.contains(code)),
             "{said:?}"
         );
-        // There is nothing left to renew or release, and no request is sent.
+        // Nothing left to renew or release: no request.
         assert!(matches!(
             blob.renew(later()).await,
             Err(Failure::Lost { until: None, .. })
@@ -117,13 +117,13 @@ async fn a_breaking_lease_tells_its_rest() {
     else {
         panic!("{said:?}");
     };
-    // One second less than the answer said, counted from before the request.
+    // One second less than the answer said, from before the request.
     assert!(until >= before + Duration::from_secs(8));
     assert!(until <= Instant::now() + Duration::from_secs(8));
     let asked = &server.of("break")[0];
     assert_eq!(asked.header("if-match"), "\"2\"");
     assert_eq!(asked.header("x-ms-lease-break-period"), "");
-    // The rest of the lease can be released early.
+    // The rest can be released early.
     blob.release(later()).await.expect("released");
     server.played();
 }
@@ -164,7 +164,7 @@ async fn a_breaking_lease_is_asked_for_again_and_silence_takes_nothing_back() {
         let said = blob.renew(later()).await;
         assert!(matches!(said, Err(Failure::Transient { .. })), "{said:?}");
     }
-    // Broken a second time, with a period of 5 s; then at once.
+    // Broken twice: with a period of 5 s, then at once.
     server.then(vec![broken(), breaking(), rest("5")]);
     let Err(Failure::Lost {
         until: Some(until), ..
@@ -220,7 +220,7 @@ async fn a_service_that_hangs_is_doubt_within_the_limit() {
         "{said:?}"
     );
     assert!(Instant::now() >= limit && Instant::now().since(limit) < Duration::from_secs(10));
-    // A new connection: the dead one is not used again.
+    // The dead connection is not used again.
     blob.renew(later()).await.expect("renewed");
     server.played();
 }
@@ -273,7 +273,8 @@ async fn failing_health_is_written_for_its_tenure_until_the_command_recovers() {
         (of("health"), of("draining"))
     };
     let says = |health: &str, draining: &str| (health.to_owned(), draining.to_owned());
-    // The token is this tenure's: an older version copies unknown metadata from tenure to tenure.
+    // Marked with this tenure's token: an older version copies unknown metadata from tenure to
+    // tenure.
     assert_eq!(said(1), says("1 failing: it", "false"));
     assert_eq!(said(2), says("", "false"));
     assert_eq!(said(4), says("1 hung: it", "true"));
@@ -308,8 +309,7 @@ async fn a_write_whose_reply_was_lost_keeps_no_later_one_from_being_made() {
     assert_eq!(written.header("x-ms-meta-colour"), "red");
 }
 
-/// The first write was answered, so only a copy of this machine can have written since: the
-/// instance does not fight it.
+/// Only a copy of this machine can have written since the answer: the instance does not fight it.
 #[tokio::test]
 async fn a_word_of_health_is_not_written_over_what_another_wrote() {
     let (server, blob) = in_control(vec![("metadata", error(412, "ConditionNotMet"))]).await;

@@ -22,9 +22,8 @@ impl Write for Log {
     }
 }
 
-/// Plays a store with trouble of every kind, on one thread and alone in its process: if a thread
-/// without a subscriber is the first to log an event, that event stays disabled for the rest of the
-/// process.
+/// Plays trouble of every kind, on one thread and alone in its process: an event that a thread
+/// without a subscriber logs first stays disabled for the process.
 fn live(make: impl Fn(&Server) -> Blob) -> (String, Server) {
     let log = Log::default();
     let writer = log.clone();
@@ -83,8 +82,7 @@ fn live(make: impl Fn(&Server) -> Blob) -> (String, Server) {
     (told + &log, server)
 }
 
-/// Runs in a process without CA certificates, whose environment names a proxy that does not exist;
-/// the test below starts it.
+/// Runs in a process without CA certificates, with a proxy that does not exist.
 #[test]
 #[ignore = "run in a process of its own by the test below"]
 fn bare_process() {
@@ -93,7 +91,6 @@ fn bare_process() {
         .build()
         .expect("a runtime");
     runtime.block_on(async {
-        // Plain http to this machine needs neither.
         let server = Server::start(vec![
             ("look", free()),
             ("acquire", acquired()),

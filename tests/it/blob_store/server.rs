@@ -1,5 +1,4 @@
-//! A blob service that plays a script: it gives one answer after the other, and fails the test if a
-//! request comes that is not in the script.
+//! A blob service that plays a script, and fails the test if another request comes.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::io::{BufRead, BufReader, Read, Write};
@@ -25,7 +24,6 @@ pub(crate) struct Request {
     pub(crate) op: String,
     pub(crate) target: String,
     pub(crate) headers: BTreeMap<String, String>,
-    /// The client's port.
     pub(crate) from: u16,
 }
 
@@ -40,7 +38,6 @@ enum Fate {
     Answer,
     /// Closes the connection without a reply.
     Drop,
-    /// Never answers.
     Hang,
 }
 
@@ -75,7 +72,6 @@ impl Reply {
         self.headers.clear();
         self
     }
-    /// Removes the request id.
     pub(crate) fn nameless(self) -> Reply {
         Reply {
             named: false,
@@ -97,7 +93,6 @@ fn view(state: &str, etag: &str) -> Reply {
         .with("x-ms-lease-state", state)
         .with("etag", etag)
 }
-/// A lock without a holder so far.
 pub(crate) fn free() -> Reply {
     view("available", "\"1\"").meta("trafficcop_token", "0")
 }
@@ -169,9 +164,7 @@ struct Play {
     script: VecDeque<(&'static str, Reply)>,
     seen: Vec<Request>,
     wrong: Vec<String>,
-    /// Seconds by which its clock is ahead, if it dates its answers.
     clock: Option<i64>,
-    /// Whether it ignores the dates of requests.
     lenient: bool,
     /// Requests that it refused because of their dates.
     misdated: Vec<String>,
@@ -199,7 +192,6 @@ impl Play {
     }
 }
 
-/// Returns the date of a clock that is this many seconds ahead.
 pub(crate) fn date(ahead: i64) -> String {
     let date = OffsetDateTime::from_unix_timestamp(now() + ahead).expect("a date");
     to_rfc7231(&date)
@@ -209,7 +201,6 @@ pub(crate) fn now() -> i64 {
     OffsetDateTime::now_utc().unix_timestamp()
 }
 
-/// The server; it listens until the test's process ends.
 pub(crate) struct Server {
     pub(crate) port: u16,
     play: Arc<Mutex<Play>>,
@@ -237,12 +228,11 @@ impl Server {
         self.locked().script.extend(script);
     }
 
-    /// Sets its clock this many seconds ahead; from now on it refuses other dates.
+    /// Sets its clock ahead; other dates are refused from now on.
     pub(crate) fn keeps_time(&self, ahead: i64) {
         self.locked().clock = Some(ahead);
     }
 
-    /// Lets it date its answers, but ignore the dates of requests.
     pub(crate) fn ignores_dates(&self) {
         self.locked().lenient = true;
     }
@@ -251,7 +241,7 @@ impl Server {
         self.locked().misdated.clone()
     }
 
-    /// Returns the ids of all requests so far, including those refused because of their dates.
+    /// Returns the ids of all requests, even those refused for their dates.
     pub(crate) fn ids(&self) -> Vec<String> {
         self.locked().ids.clone()
     }
@@ -268,7 +258,6 @@ impl Server {
         self.seen().into_iter().filter(|r| r.op == op).collect()
     }
 
-    /// Waits for a request of this kind.
     pub(crate) async fn comes(&self, op: &str) {
         let limit = Instant::now() + Duration::from_secs(60);
         while self.of(op).is_empty() {
@@ -277,7 +266,7 @@ impl Server {
         }
     }
 
-    /// Checks that the whole script was played, and no other request came.
+    /// Checks that the whole script was played, and nothing else came.
     #[track_caller]
     pub(crate) fn played(&self) {
         let play = self.locked();
@@ -286,7 +275,6 @@ impl Server {
         assert!(left.is_empty(), "never came: {left:?}");
     }
 
-    /// Makes an account on this server, with a key.
     pub(crate) fn account(&self) -> Account {
         let string = format!(
             "AccountName=testacct;AccountKey={SECRET};BlobEndpoint=http://127.0.0.1:{}/testacct",
@@ -296,7 +284,6 @@ impl Server {
         Account::find(&get, &AuthOptions::default(), None).expect("an account")
     }
 
-    /// Makes a store on this server.
     pub(crate) fn blob(&self) -> Blob {
         open(&self.lock())
     }
@@ -335,7 +322,6 @@ fn competitor() -> Competitor {
     Competitor::new(candidate, Duration::from_secs(30))
 }
 
-/// A limit that no test reaches.
 pub(crate) fn later() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
@@ -383,7 +369,6 @@ fn serve(stream: &TcpStream, play: &Mutex<Play>) {
                 return;
             }
             Fate::Hang => {
-                // Until the client closes.
                 let _ = reader.read_to_end(&mut Vec::new());
                 return;
             }

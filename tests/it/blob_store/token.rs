@@ -45,7 +45,7 @@ async fn metadata_that_were_replaced_between_two_tenures_never_take_the_token_ba
         ("acquire", acquired()),
         ("metadata", done()),
         ("release", done()),
-        // Another process, which has not seen a token yet.
+        // Another process, without a token yet.
         ("look", bare()),
         ("acquire", acquired()),
         ("metadata", done()),

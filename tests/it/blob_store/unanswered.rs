@@ -1,5 +1,5 @@
-//! Attempts without an answer, or with a wrong one: they may have had their effect, and are
-//! repeated or undone.
+//! Attempts without an answer, or with a wrong one: repeated or undone, because they may have had
+//! their effect.
 
 use trafficcop::Instant;
 use trafficcop_lease::LeaseStore;

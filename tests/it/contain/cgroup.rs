@@ -1,5 +1,5 @@
-//! Cgroups: a family dies together, leftovers of dead instances are swept away, and a user without
-//! privileges can have one.
+//! Cgroups: a family dies together, leftovers of dead instances are swept away, and an unprivileged
+//! user can have one.
 
 use std::fs::{self, File};
 use std::io::Read;
@@ -17,9 +17,9 @@ use crate::contain::PATIENCE;
 use crate::contain::role::{Role, arguments, dies, is_root, pidfd, say, told, within};
 use crate::support::scene::Scene;
 
-/// Forks into the cgroup a family that ignores everything: a child, and a double-forked daemon in a
-/// session of its own, with closed descriptors. Returns the two pids once both live (the daemon's
-/// as it knows it itself).
+/// Forks a family that ignores everything: a child, and a double-forked daemon in a session of its
+/// own, without descriptors. Returns their pids once both live (the daemon's as it knows it
+/// itself).
 pub(crate) fn family(fork: impl FnOnce() -> std::io::Result<Forked>) -> (i32, i32) {
     let (from, to) = nix::unistd::pipe().expect("a pipe");
     match fork().expect("a child") {
@@ -27,7 +27,7 @@ pub(crate) fn family(fork: impl FnOnce() -> std::io::Result<Forked>) -> (i32, i3
             ignore_everything();
             // SAFETY: one thread; the children only wait.
             unsafe {
-                // As an exec would: no descriptor of the guardian stays open.
+                // As an exec would: no descriptor of the guardian's stays.
                 libc::dup2(to.as_raw_fd(), 0);
                 libc::syscall(libc::SYS_close_range, 1, u32::MAX, 0);
                 let between = libc::fork();
@@ -55,7 +55,7 @@ pub(crate) fn family(fork: impl FnOnce() -> std::io::Result<Forked>) -> (i32, i3
                 file.read_exact(&mut number).expect("both live");
                 numbers.push(i32::from_ne_bytes(number));
             }
-            // In a pid namespace of its own the family knows other numbers.
+            // Other numbers in a pid namespace of its own.
             numbers.retain(|pid| *pid != main);
             if let [pid] = numbers[..] {
                 daemon = pid;
@@ -93,7 +93,7 @@ fn send_own_pid() {
     unsafe { libc::write(0, (&raw const pid).cast(), 4) };
 }
 
-/// Returns the containment that a guardian gets without `--contain`.
+/// Returns a guardian's containment without `--contain`.
 fn kind_by_default() -> Option<Contain> {
     let guardian = trafficcop_guardian::fork(Setup {
         programs: vec![Program::command(vec!["true".into()])],
@@ -159,7 +159,7 @@ fn role_cgroup() {
     say(daemon);
     assert_eq!(told(), "kill");
     kill_all_of(&cgroup);
-    // The next command is not mistaken for one that was being forked at the last kill.
+    // It is not mistaken for one that was being forked at the last kill.
     assert!(!cgroup.bears());
     // SAFETY: one thread.
     let (main, daemon) = family(|| unsafe { cgroup.fork() });
@@ -182,8 +182,8 @@ fn kill_all_of(cgroup: &Cgroup) {
     }
 }
 
-/// Plays this test in a process with a cgroup of its own, where no other start sweeps. Returns
-/// whether it did; in that process it returns false, and the caller plays the test.
+/// Plays this test in a process with a cgroup that no other start sweeps. Returns whether it did;
+/// in that process it returns false, and the caller plays the test.
 fn was_played_apart(name: &str) -> bool {
     use std::io::Write;
     use std::os::unix::process::CommandExt;
@@ -237,7 +237,7 @@ fn cgroups_of_dead_instances_are_swept_and_of_living_ones_spared() {
     other.remove().expect("removed");
 }
 
-/// Every supervisor can be process 1 of a container, so a process with that pid always exists.
+/// Every supervisor can be process 1 of a container, so that pid always exists.
 #[test]
 fn a_leftover_is_known_by_its_lock_and_not_by_the_pid_in_its_name() {
     if was_played_apart("a_leftover_is_known_by_its_lock_and_not_by_the_pid_in_its_name") {
@@ -350,7 +350,7 @@ fn role_delegated() {
             say("refused outside");
         }
     }
-    // A leaf next to those that will be made, as systemd does it.
+    // Next to those that will be made, as systemd does it.
     fs::create_dir(place.join("us")).expect("a leaf");
     fs::write(place.join("cgroup.procs"), "0").expect("moved");
     become_user();

@@ -1,5 +1,3 @@
-//! The keeper of a lock holds it until the namespace is empty.
-
 use std::fs::File;
 use std::os::fd::AsFd;
 use std::path::PathBuf;
@@ -26,7 +24,7 @@ fn the_keeper_holds_the_lock_until_the_namespace_is_empty() {
         assert!(file.try_lock().is_err(), "the guardian holds it");
         kill(Pid::from_raw(guardian), Signal::SIGKILL).expect("killed");
         // The role inherits the main process and, like some containers' process 1, reaps nothing:
-        // the kernel keeps the namespace meanwhile, with only dead processes in it.
+        // the kernel keeps the namespace, with only dead processes in it.
         assert!(all[1..].iter().all(dies));
         assert!(dies(&keeper), "the keeper ends by itself");
         file.try_lock().expect("free");
@@ -37,7 +35,6 @@ fn the_keeper_holds_the_lock_until_the_namespace_is_empty() {
     });
 }
 
-/// Plays a supervisor whose guardian has the namespace.
 #[test]
 #[ignore = "a role"]
 fn role_keeper() {

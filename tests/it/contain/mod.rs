@@ -1,5 +1,4 @@
-//! Containment and terminal, on the real kernel: cgroups, PID namespaces, the keeper of a lock, and
-//! job control on a pseudo-terminal.
+//! Containment and terminal, on the real kernel.
 //!
 //! A test that forks runs as a separate program (`#[ignore]`d tests named `role_…`, which the
 //! others start). So the forking process has one thread, may change its user, and may be killed.
@@ -11,5 +10,4 @@ pub(crate) mod namespace;
 mod role;
 mod terminal;
 
-/// Longer than anything here takes on a slow machine.
 const PATIENCE: u16 = 60_000;

@@ -59,7 +59,6 @@ fn members(init: i32) -> Vec<i32> {
     found
 }
 
-/// Plays a guardian: makes a namespace with a family in it, then follows the test's orders.
 #[test]
 #[ignore = "a role"]
 fn role_pidns() {
@@ -116,15 +115,15 @@ fn a_namespace_dies_at_its_deadline_although_the_guardian_is_stopped() {
         role.tell("empty?");
         assert_eq!(role.hear(), "false");
         kill(role.pid(), Signal::SIGSTOP).expect("stopped");
-        // Init waits until the stopped parent reaps the main process, but nothing in the namespace
-        // runs any more.
+        // Init waits until the stopped parent reaps the main process, but nothing else runs any
+        // more.
         assert!(all[1..].iter().all(dies));
         role.kill();
         assert!(dies(&all[0]));
     });
 }
 
-/// The kernel does it, too, but only later in init's own end.
+/// The kernel does it, too, but later in init's own end.
 #[test]
 fn an_init_that_is_asked_to_kills_the_others_and_ends_by_itself() {
     in_namespaces("namespace::role_pidns", |mut role| {

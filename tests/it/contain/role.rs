@@ -1,5 +1,4 @@
-//! A role: this test binary as a separate program, which a test starts and controls over stdin and
-//! stdout.
+//! This test binary as a separate program, controlled over stdin and stdout.
 
 use std::io::{BufRead, BufReader, Write};
 use std::os::fd::{AsFd, FromRawFd, OwnedFd};
@@ -85,7 +84,7 @@ impl Role {
 }
 
 impl Drop for Role {
-    /// Kills the role if the test fails.
+    /// Kills it if the test fails.
     fn drop(&mut self) {
         let _ = self.child.kill();
         let _ = self.child.wait();

@@ -28,8 +28,7 @@ impl Drop for Shell {
     }
 }
 
-/// Starts a role on a terminal of its own, as a shell would be: leader of the session, in the
-/// foreground. The terminal shows its output.
+/// Starts a role on a terminal of its own as a shell would be: session leader, in the foreground.
 fn on_a_terminal(name: &str) -> (Shell, File, BufReader<File>) {
     let pty = crate::support::pty::open(None);
     let mut quiet = nix::sys::termios::tcgetattr(&pty.slave).expect("a terminal");
@@ -76,7 +75,7 @@ fn heard(terminal: &mut BufReader<File>) -> String {
 fn the_command_has_the_terminal_and_job_control_works() {
     let (mut shell, mut keys, mut screen) = on_a_terminal("terminal::role_shell");
     assert_eq!(heard(&mut screen), "ours true");
-    // The command reads from the terminal, in a group of its own.
+    // It reads from the terminal, in a group of its own.
     keys.write_all(b"hello\n").expect("typed");
     assert_eq!(heard(&mut screen), "read hello");
     // Ctrl-C: SIGINT for the command only, once.
@@ -118,7 +117,7 @@ fn interrupts() -> u8 {
     INTERRUPTED.load(std::sync::atomic::Ordering::SeqCst)
 }
 
-/// Plays a shell with one job: a supervisor and its command, each in a group of its own.
+/// Plays a shell with one job: supervisor and command, each in its group.
 #[test]
 #[ignore = "a role"]
 fn role_shell() {
@@ -128,8 +127,7 @@ fn role_shell() {
     let ForkResult::Parent { child: job } = (unsafe { fork() }).expect("a job") else {
         nix::sys::prctl::set_pdeathsig(Signal::SIGKILL).expect("allowed");
         let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
-        // Shell and job both put the job into the foreground, so that neither has to wait for the
-        // other.
+        // Shell and job both do this, so that neither waits for the other.
         let tty = std::io::stdin();
         nix::sys::signal::SigSet::from(Signal::SIGTTOU)
             .thread_block()
@@ -149,7 +147,7 @@ fn role_shell() {
     );
     say("shell sees a stop");
     let terminal = nix::unistd::tcgetpgrp(std::io::stdin());
-    // The supervisor took it back for its own group: the shell gets it from there.
+    // The supervisor took it back for its own group.
     say(format!("shell has the terminal {}", terminal == Ok(job)));
     kill(job, Signal::SIGCONT).expect("fg");
     let ended = waitpid(job, None);
@@ -197,7 +195,7 @@ fn job_on_terminal() {
 
 fn command_on_terminal() {
     use nix::sys::signal::SigSet;
-    // Unblocked only during the wait, so that no signal comes between a look and the wait.
+    // Unblocked only during the wait: no signal comes between a look and the wait.
     SigSet::from(Signal::SIGINT).thread_block().expect("a mask");
     let mut known = 0;
     loop {

@@ -1,5 +1,5 @@
-//! The README's blocks work: the first three commands print what is shown below them, the recipes
-//! run, and the library's lines are compiled.
+//! The README's blocks work: commands print what is shown, recipes run, the library's lines are
+//! compiled.
 
 use std::io::{BufRead as _, BufReader};
 use std::path::Path;
@@ -29,7 +29,7 @@ fn shell(directory: &Path, line: &str) -> Command {
         .args(["-c", &format!("exec {line}")])
         .current_dir(directory)
         .env("PATH", format!("{}:{path}", binary.display()))
-        // The example's job lasts longer than the test on a busy machine.
+        // The example's job outlasts the test.
         .env("SECONDS_OF_WORK", "100")
         .stdin(Stdio::null());
     for (name, _) in std::env::vars_os() {
@@ -41,7 +41,7 @@ fn shell(directory: &Path, line: &str) -> Command {
     command
 }
 
-/// Replaces what differs from run to run: times, hosts, process ids, directories, seconds of work.
+/// Replaces times, hosts, pids, directories, seconds of work.
 fn normal(line: &str, pids: &[(u32, &str)]) -> String {
     let mut words: Vec<String> = Vec::new();
     for word in line.split(' ') {
@@ -59,7 +59,6 @@ fn normal(line: &str, pids: &[(u32, &str)]) -> String {
     }
     let mut text = words.join(" ");
     for (pid, name) in pids {
-        // HOST-PID, with any host.
         while let Some(at) = text.find(&format!("-{pid}")) {
             let begin = text[..at].rfind([' ', '[']).map_or(0, |before| before + 1);
             text.replace_range(begin..at + 1 + pid.to_string().len(), name);
@@ -87,7 +86,7 @@ fn story(lines: impl Iterator<Item = String>, pids: &[(u32, &str)]) -> Vec<Strin
     story
 }
 
-/// Returns the process ids in `trafficcop[HOST-PID]`, in order.
+/// Returns the pids in `trafficcop[HOST-PID]`, in order.
 fn pids_in(text: &str) -> Vec<u32> {
     let parts = text.split("trafficcop[").skip(1);
     let mut pids: Vec<u32> = parts
@@ -125,7 +124,6 @@ impl Terminal {
         }
     }
 
-    /// Reads until a line contains this.
     fn await_line(&mut self, what: &str) {
         let end = Instant::now() + LONG;
         while !self.seen.iter().any(|line| line.contains(what)) {
@@ -174,7 +172,7 @@ fn the_first_three_commands_say_what_stands_below_them() {
     let (ours, theirs) = (one.child.id(), two.child.id());
     let ours = [(ours, "ONE"), (theirs, "TWO")];
     let readme_s = [(in_the_readme, "ONE"), (pids_in(&shown[1])[0], "TWO")];
-    // Shells sometimes report a child that a signal ended. And the mark for an omitted end.
+    // Shells report children that a signal ended; `...` marks an omitted end.
     let of_trafficcop = |line: &&str| !["Killed", "Terminated", "..."].contains(line);
     for (terminal, shown) in [(&one, &shown[0]), (&two, &shown[1])] {
         let wanted = shown.lines().filter(of_trafficcop).map(str::to_owned);
@@ -184,7 +182,7 @@ fn the_first_three_commands_say_what_stands_below_them() {
     }
 }
 
-/// Each recipe has a lock on a file and a simple command instead; its settings are the README's.
+/// A file's lock and a simple command replace each recipe's; its settings are the README's.
 #[test]
 fn the_readme_s_recipes_run() {
     let there = tempfile::tempdir().expect("a directory");
@@ -227,7 +225,7 @@ fn the_readme_s_recipes_run() {
     assert!(ran >= 6, "only {ran} recipes were run");
 }
 
-/// The README's lines in a program that is compiled, but not run.
+/// The README's lines, compiled but not run.
 #[expect(dead_code, reason = "what is compiled is what is tested")]
 mod library {
     async fn rebuild_the_index(_token: u64) {}

@@ -18,8 +18,8 @@ pub(crate) fn lines_of(document: &str) -> Vec<String> {
     lines
 }
 
-/// Returns the words of trafficcop's command line in this line of a shell. A crontab line has five
-/// fields before it, and a script's line may have a prefix.
+/// Returns the words of trafficcop's command line in a shell's line, after a crontab's five fields
+/// or a script's prefix.
 pub(crate) fn words_of(line: &str) -> Option<Vec<String>> {
     let rest = match line.find("trafficcop ") {
         Some(at) => &line[at + "trafficcop ".len()..],

@@ -1,5 +1,4 @@
-//! The completion scripts: the packaged ones are those that the program writes, and shells accept
-//! them.
+//! The packaged completion scripts are those that the program writes, and shells accept them.
 
 use std::path::Path;
 use std::process::{Command, Stdio};
@@ -8,7 +7,6 @@ use super::{fresh, text};
 
 const TRAFFICCOP: &str = env!("CARGO_BIN_EXE_trafficcop");
 
-/// Paths of the scripts in the package.
 const SCRIPTS: [(&str, &str); 3] = [
     ("bash", "completions/trafficcop.bash"),
     ("zsh", "completions/_trafficcop"),
@@ -17,7 +15,7 @@ const SCRIPTS: [(&str, &str); 3] = [
 
 fn script(shell: &str) -> Vec<u8> {
     let mut command = Command::new(TRAFFICCOP);
-    // An empty variable would change the definitions.
+    // It would change the definitions, even if empty.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TRAFFICCOP_") {
             command.env_remove(name);
@@ -118,7 +116,7 @@ fn bash_offers_verbs_flags_and_files() {
 
 #[test]
 fn zsh_takes_its_completions() {
-    // As a login shell finds them: by name, in a directory of `fpath`.
+    // As a login shell finds them, in a directory of `fpath`.
     let said = "fpath=($PWD/completions $fpath); autoload -Uz compinit && compinit -u -D
         print -r -- ${_comps[trafficcop]}; autoload +X _trafficcop && print -r -- loaded
         [[ $functions[_trafficcop] == *'*::command'*_cmdambivalent* ]] && print -r -- command";

@@ -1,4 +1,4 @@
-//! The scripts for `work` treat a message as they say, whatever its content.
+//! The scripts for `work` treat a message as they say, whatever it contains.
 
 use std::io::Write as _;
 use std::process::{Command, Output, Stdio};
@@ -18,7 +18,6 @@ fn play(script: &str, variables: &[(&str, &str)], body: &str) -> Output {
         .spawn()
         .expect("a shell");
     let mut stdin = shell.stdin.take().expect("its stdin");
-    // A script that ends without reading says why.
     let _ = stdin.write_all(body.as_bytes());
     drop(stdin);
     shell.wait_with_output().expect("its end")

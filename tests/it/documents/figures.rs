@@ -1,5 +1,5 @@
-//! The book's tables of figures have the shape of those that `cargo bench` prints. Only the shape
-//! is compared: the figures are those of one machine on one day.
+//! The book's tables of figures have the shape of `cargo bench`'s. The figures themselves are those
+//! of one machine on one day.
 
 #[path = "../../../benches/figures/rows.rs"]
 mod rows;

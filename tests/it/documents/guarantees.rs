@@ -2,14 +2,13 @@
 //! limits of what a machine can promise. `promises.rs` writes the tables in `docs/guarantees.md`
 //! and `man/trafficcop-guarantees.7` from it.
 //!
-//! Only data; text between backticks is set as typed. Every claim needs a named test: `promises.rs`
-//! looks for each of them.
+//! Text between backticks is set as typed. Every claim needs a named test: `promises.rs` looks for
+//! each.
 
-/// Tests of one folder of `tests/it/` or one binary of `tests/` (`lib`: of the crate itself;
-/// `faults`: the suite's faults).
+/// A folder of `tests/it/` or a binary of `tests/` (`lib`: the crate itself; `faults`: the suite's
+/// faults), and tests in it.
 pub(crate) type Shown = (&'static str, &'static [&'static str]);
 
-/// A fault and its effect.
 pub(crate) struct Guarantee {
     pub(crate) fault: &'static str,
     pub(crate) happens: &'static str,
@@ -17,15 +16,14 @@ pub(crate) struct Guarantee {
     pub(crate) shown: &'static [Shown],
 }
 
-/// A limit: a gap that no local process can close, and the remedy.
+/// A gap that no local process can close, and the remedy.
 pub(crate) struct Limit {
     pub(crate) what: &'static str,
     pub(crate) answer: &'static str,
     pub(crate) shown: &'static [Shown],
 }
 
-/// A setting, or several of a kind, and the effect if two instances on one lock have different
-/// values.
+/// Effect of settings that differ between two instances on one lock.
 pub(crate) struct Setting {
     pub(crate) flags: &'static str,
     pub(crate) may_differ: bool,
@@ -33,39 +31,38 @@ pub(crate) struct Setting {
     pub(crate) shown: &'static [Shown],
 }
 
-/// Number of the promise's rows in the last full run of the fault suite; `INJECTED_FAULTS` counts
-/// the faults in them (the line "the promise" at its end).
+/// Rows of the promise in the fault suite's last full run; `INJECTED_FAULTS` counts their faults
+/// (the line "the promise" at its end).
 pub(crate) const PROMISE_ROWS: usize = 550;
 pub(crate) const INJECTED_FAULTS: usize = 602;
-/// Number of schedules in the simulated fleet's last full run, from seed 1 on.
+/// Schedules of the fleet's last full run, from seed 1.
 pub(crate) const SCHEDULES: u64 = 20_000;
 
-/// Returns the sentence with these figures.
 pub(crate) fn proof() -> String {
     let mut schedules = SCHEDULES.to_string();
     schedules.insert(schedules.len() - 3, ',');
     format!(
         "Counted: no overlap in {PROMISE_ROWS} rows of the fault suite ({INJECTED_FAULTS} injected faults) and in \
-         {schedules} schedules of the simulated fleet (seeds 1 to {SCHEDULES}). Run them again with `cargo test --test \
-         faults` and `FLEET_COUNT={SCHEDULES} cargo test --test fleet`."
+         {schedules} schedules of the simulated fleet (seeds 1 to {SCHEDULES}). Run them again with `cargo test \
+         --test faults` and `FLEET_COUNT={SCHEDULES} cargo test --test fleet`."
     )
 }
 
-/// Text that explains the columns.
-pub(crate) const TIMES: &str = "`t0` is the moment just before the last good renewal was sent. With the default lease of 60 s \
-    the command gets the stop signal at `t0`+48 s and SIGKILL at `t0`+58 s; of 30 s at `t0`+24 s and `t0`+29 s; of 15 s at \
-    `t0`+11 s and `t0`+14 s. Another instance can get control from `t0` + lease on. A file on a local disk has no such \
-    deadline: its lock lasts as long as the processes that hold it.";
+pub(crate) const TIMES: &str = "`t0` is the moment just before the last good renewal was sent. With the default lease \
+    of 60 s the command gets the stop signal at `t0`+48 s and SIGKILL at `t0`+58 s; of 30 s at `t0`+24 s and `t0`+29 \
+    s; of 15 s at `t0`+11 s and `t0`+14 s. Another instance can get control from `t0` + lease on. A file on a local \
+    disk has no such deadline: its lock lasts as long as the processes that hold it.";
 
-pub(crate) const TESTS: &str = "Run a test with `cargo test --test it -- NAME` (`lib`: `cargo test --workspace --lib NAME`; \
-    `fleet` and `supervise` instead of `it` for theirs). A name under `faults` is a fault that the suite plays on every lock, \
-    against a plain, a TERM-ignoring, a daemonising and a forking command, with `--contain` `none`, `cgroup` and `pidns`. The \
-    suite names rows that it cannot run on a machine.";
+pub(crate) const TESTS: &str = "Run a test with `cargo test --test it -- NAME` (`lib`: `cargo test --workspace --lib \
+    NAME`; `fleet` and `supervise` instead of `it` for theirs). A name under `faults` is a fault that the suite plays \
+    on every lock, against a plain, a TERM-ignoring, a daemonising and a forking command, with `--contain` `none`, \
+    `cgroup` and `pidns`. The suite names rows that it cannot run on a machine.";
 
 pub(crate) const GUARANTEES: &[Guarantee] = &[
     Guarantee {
         fault: "trafficcop (the supervisor) is SIGKILLed or crashes",
-        happens: "The guardian sends the stop signal, and SIGKILL after the grace. When the tree is gone it gives the lock back.",
+        happens: "The guardian sends the stop signal, and SIGKILL after the grace. When the tree is gone it gives the \
+            lock back.",
         how_long: "At most `--grace-on-loss` (on a local file `--grace`).",
         shown: &[
             ("faults", &["KillSupervisor"]),
@@ -108,7 +105,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "The guardian is SIGKILLed",
-        happens: "The kernel kills the command and the supervisor the rest of the tree. The supervisor gives the lock back and exits 70.",
+        happens: "The kernel kills the command and the supervisor the rest of the tree. The supervisor gives the lock \
+            back and exits 70.",
         how_long: "At once.",
         shown: &[
             ("faults", &["KillGuardian"]),
@@ -131,7 +129,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "Shared drive: the server hangs, restarts or is in its grace period, for less than the room for retries; or an answer is lost",
+        fault: "Shared drive: the server hangs, restarts or is in its grace period, for less than the room for \
+            retries; or an answer is lost",
         happens: "Nothing. An instance recognises its own version by its content, and steps over it.",
         how_long: "Room for retries: 28 s of a lease of 60 s, 14 of 30, 6 of 15.",
         shown: &[(
@@ -146,7 +145,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "Shared drive: the machine is cut off, or the drive hangs past the lease",
-        happens: "The tree is dead before the lease ends: the guardian needs no file of the share. Another instance takes over once the last version is unchanged for a whole lease.",
+        happens: "The tree is dead before the lease ends: the guardian needs no file of the share. Another instance \
+            takes over once the last version is unchanged for a whole lease.",
         how_long: "The lease and a poll; 60 s where the last record was not written.",
         shown: &[(
             "shared_file",
@@ -160,7 +160,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "Shared drive: a cache shows an old state, a machine comes back after hours, or records are torn or forged",
+        fault: "Shared drive: a cache shows an old state, a machine comes back after hours, or records are torn or \
+            forged",
         happens: "The instance finds newer versions and withdraws. An unreadable record counts as held for 60 s.",
         how_long: "One lease more, or 60 s.",
         shown: &[(
@@ -176,7 +177,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "The supervisor is stopped or starved",
-        happens: "The guardian ends the tree by its own timer. A supervisor that continues checks the clock first and competes again; on a local file nothing happens.",
+        happens: "The guardian ends the tree by its own timer. A supervisor that continues checks the clock first and \
+            competes again; on a local file nothing happens.",
         how_long: "Stop signal and SIGKILL at their times after `t0`.",
         shown: &[
             ("faults", &["StopSupervisor"]),
@@ -198,7 +200,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "The guardian is stopped, the supervisor SIGKILLed, and the guardian continues",
-        happens: "The guardian ends the tree and gives the lock back. The kernel continues it, unless a child subreaper of its session adopts it.",
+        happens: "The guardian ends the tree and gives the lock back. The kernel continues it, unless a child \
+            subreaper of its session adopts it.",
         how_long: "As above, from when it continues.",
         shown: &[
             ("faults", &["StopGuardianKillSupervisor"]),
@@ -212,8 +215,10 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "The store hangs, resets connections, or answers too late or with errors, for longer than the lease allows",
-        happens: "The command gets the stop signal, then SIGKILL. The instance competes again, or exits 70 with `--if-lost exit`.",
+        fault: "The store hangs, resets connections, or answers too late or with errors, for longer than the lease \
+            allows",
+        happens: "The command gets the stop signal, then SIGKILL. The instance competes again, or exits 70 with \
+            `--if-lost exit`.",
         how_long: "Stop signal and SIGKILL at their times after `t0`.",
         shown: &[
             (
@@ -246,7 +251,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "Entra ID: the token endpoint hangs, fails or refuses during a tenure",
-        happens: "Nothing while the present token is valid, because no renewal waits for a new one. Then as if the store did not answer.",
+        happens: "Nothing while the present token is valid, because no renewal waits for a new one. Then as if the \
+            store did not answer.",
         how_long: "At least half of the token's time, usually half an hour or more.",
         shown: &[(
             "entra",
@@ -286,7 +292,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "An acquire is answered slowly",
-        happens: "An answer after half the lease is renewed before the command starts; one that came too late starts nothing.",
+        happens: "An answer after half the lease is renewed before the command starts; one that came too late starts \
+            nothing.",
         how_long: "One renewal.",
         shown: &[(
             "lib",
@@ -368,7 +375,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "A stop by TERM, INT, HUP or QUIT",
-        happens: "The command gets `--stop-signal`, the grace, and SIGKILL under a renewed lease. Then trafficcop gives the lease back.",
+        happens: "The command gets `--stop-signal`, the grace, and SIGKILL under a renewed lease. Then trafficcop \
+            gives the lease back.",
         how_long: "At most `--grace`. A second TERM or INT kills at once.",
         shown: &[
             (
@@ -416,7 +424,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "`work`: a guardian is SIGKILLed",
-        happens: "Its command dies with it, and its message is given back. The worker lets the other commands finish and exits 70.",
+        happens: "Its command dies with it, and its message is given back. The worker lets the other commands finish \
+            and exits 70.",
         how_long: "At once; the others `--grace` at most.",
         shown: &[(
             "work",
@@ -424,7 +433,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "`work`: the queue does not answer until a message's lock is about to end, or reports that the lock is lost",
+        fault: "`work`: the queue does not answer until a message's lock is about to end, or reports that the lock is \
+            lost",
         happens: "The command is killed, and nothing is settled. The message comes again.",
         how_long: "Before the end of the lock; at once where the lock is lost.",
         shown: &[
@@ -476,7 +486,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "`work`: a message can never be handled, kills its worker, or cannot be read",
-        happens: "It is dead-lettered unchanged: first the copy, then the delete. After five refusals in a row the worker exits 69.",
+        happens: "It is dead-lettered unchanged: first the copy, then the delete. After five refusals in a row the \
+            worker exits 69.",
         how_long: "After `--max-attempts`; at once where it cannot be read.",
         shown: &[
             (
@@ -499,7 +510,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "`work`: a stop at any moment",
-        happens: "The worker takes no more messages and lets commands finish under renewed locks. Nothing stays locked.",
+        happens: "The worker takes no more messages and lets commands finish under renewed locks. Nothing stays \
+            locked.",
         how_long: "At most `--grace`; a second TERM or INT ends everything at once.",
         shown: &[(
             "work",
@@ -521,8 +533,10 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "Service Bus: a worker is SIGKILLed, stopped past the lock or cut off, or gets answers late, twice, for another request or never",
-        happens: "The command is killed before the message's lock ends. Without the service's answer the message is `unconfirmed` and may come again.",
+        fault: "Service Bus: a worker is SIGKILLed, stopped past the lock or cut off, or gets answers late, twice, \
+            for another request or never",
+        happens: "The command is killed before the message's lock ends. Without the service's answer the message is \
+            `unconfirmed` and may come again.",
         how_long: "At most the queue's lock time. See `--lock-time` for machines whose clock is behind.",
         shown: &[(
             "service_bus",
@@ -538,7 +552,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "A machine is not fit to take control (`--if`), or its condition hangs, forks daemons or floods its output",
+        fault: "A machine is not fit to take control (`--if`), or its condition hangs, forks daemons or floods its \
+            output",
         happens: "The instance does not compete. A hanging condition is killed with its tree and counts as no.",
         how_long: "An answer is at most one `--poll` old. A condition has 5 s, or `--poll` where that is longer.",
         shown: &[
@@ -559,7 +574,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "The command is alive and does not work, with `--watchdog` or `--health`",
-        happens: "trafficcop stops it while it renews the lease. `--restart` then decides as for a failure, or another instance gets control.",
+        happens: "trafficcop stops it while it renews the lease. `--restart` then decides as for a failure, or \
+            another instance gets control.",
         how_long: "The watchdog's time or the failed checks, then `--grace` and a poll.",
         shown: &[
             (
@@ -587,7 +603,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "A check of `--health` hangs, forks daemons or floods its output, or trafficcop dies during a check",
-        happens: "The check is killed with its tree before control is given back. If that fails, the lease is left to expire.",
+        happens: "The check is killed with its tree before control is given back. If that fails, the lease is left to \
+            expire.",
         how_long: "At most `--health-timeout`.",
         shown: &[
             (
@@ -607,8 +624,10 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "Service Bus sessions: a worker loses its connection or the session's lock, is SIGKILLed, or gets wrong answers",
-        happens: "The command is killed within 1 s, and nothing is settled. The next worker begins with the same message after `--lock-delay`, so a session's order is kept.",
+        fault: "Service Bus sessions: a worker loses its connection or the session's lock, is SIGKILLed, or gets \
+            wrong answers",
+        happens: "The command is killed within 1 s, and nothing is settled. The next worker begins with the same \
+            message after `--lock-delay`, so a session's order is kept.",
         how_long: "`--lock-delay` (2 s); before the lock's end where the worker cannot notice the loss.",
         shown: &[(
             "service_bus",
@@ -649,7 +668,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
     Guarantee {
         fault: "Another program replaces the metadata of a lock's blob between two tenures",
-        happens: "The fencing token continues from the seconds since 1970. Results of `--once` are lost, with a warning.",
+        happens: "The fencing token continues from the seconds since 1970. Results of `--once` are lost, with a \
+            warning.",
         how_long: "At once.",
         shown: &[(
             "run_blob",
@@ -657,8 +677,11 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         )],
     },
     Guarantee {
-        fault: "Any drain begins while the command has a piece of work in hand (a stop, a hand-over, a hang, a doubt, the supervisor's death)",
-        happens: "`check` says no before the first signal. A piece that `check` allowed and that fits into `--grace` and `check --remaining` is cut short only by the lease's loss, a second stop signal, or the guardian's death.",
+        fault: "Any drain begins while the command has a piece of work in hand (a stop, a hand-over, a hang, a doubt, \
+            the supervisor's death)",
+        happens: "`check` says no before the first signal. A piece that `check` allowed and that fits into `--grace` \
+            and `check --remaining` is cut short only by the lease's loss, a second stop signal, or the guardian's \
+            death.",
         how_long: "`--grace`; `--grace-on-loss` if the supervisor dies under a lease.",
         shown: &[
             (
@@ -674,8 +697,10 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         ],
     },
     Guarantee {
-        fault: "A helper's store (`--store`): the helper hangs, fails, floods its output, leaves processes behind or loses answers, or the store hangs or loses the entry",
-        happens: "As on a shared drive. A call is killed with its process group at its deadline, and after trafficcop's death; a write that comes later fails by its tag.",
+        fault: "A helper's store (`--store`): the helper hangs, fails, floods its output, leaves processes behind or \
+            loses answers, or the store hangs or loses the entry",
+        happens: "As on a shared drive. A call is killed with its process group at its deadline, and after \
+            trafficcop's death; a write that comes later fails by its tag.",
         how_long: "The lease and a poll; at once after trafficcop's death.",
         shown: &[
             ("faults", &["KillSupervisor"]),
@@ -694,16 +719,17 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
     },
 ];
 
-pub(crate) const DIFFERENT: &str = "An instance relies only on what every instance does. Where the table says yes, you can change \
-    a setting on one machine after another. All instances must name the same lock; on a shared drive they must also run as \
-    the same user.";
+pub(crate) const DIFFERENT: &str = "An instance relies only on what every instance does. Where the table says yes, \
+    you can change a setting on one machine after another. All instances must name the same lock; on a shared drive \
+    they must also run as the same user.";
 
-/// Settings that may differ between instances.
+/// Those that may differ between instances.
 pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--lease`",
         may_differ: true,
-        follows: "Azure counts the time that it granted. On a shared drive a standby waits for the lease in the holder's record, and for 60 s where it cannot read that record",
+        follows: "Azure counts the time that it granted. On a shared drive a standby waits for the lease in the \
+            holder's record, and for 60 s where it cannot read that record",
         shown: &[
             (
                 "shared_file",
@@ -758,7 +784,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--shared`",
         may_differ: false,
-        follows: "The lock file names its protocol, so no two commands overlap. An instance with the flag refuses a file that has the kernel's lock (69)",
+        follows: "The lock file names its protocol, so no two commands overlap. An instance with the flag refuses a \
+            file that has the kernel's lock (69)",
         shown: &[(
             "shared_file",
             &[
@@ -783,7 +810,8 @@ pub(crate) const SETTINGS: &[Setting] = &[
     Setting {
         flags: "`--once-key`, `--once-per`",
         may_differ: false,
-        follows: "Another key is another task. With another `--once-per` the command may run more often; two runs never overlap",
+        follows: "Another key is another task. With another `--once-per` the command may run more often; two runs \
+            never overlap",
         shown: &[
             (
                 "run_once",
@@ -823,11 +851,11 @@ pub(crate) const SETTINGS: &[Setting] = &[
     },
 ];
 
-/// Limits of what a machine can promise.
 pub(crate) const LIMITS: &[Limit] = &[
     Limit {
         what: "Supervisor *and* guardian are stopped past the lease",
-        answer: "Use `--contain pidns`, whose init kills by its own timer, or the fencing token. Exit status 71 reports it afterwards.",
+        answer: "Use `--contain pidns`, whose init kills by its own timer, or the fencing token. Exit status 71 \
+            reports it afterwards.",
         shown: &[
             ("faults", &["StopBoth"]),
             (
@@ -842,7 +870,8 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "Supervisor *and* guardian are SIGKILLed at the same time: the command dies, its children may live on",
-        answer: "Use `--contain pidns`, or a unit with `KillMode=mixed`. With `cgroup` the next instance on that machine kills the rest first.",
+        answer: "Use `--contain pidns`, or a unit with `KillMode=mixed`. With `cgroup` the next instance on that \
+            machine kills the rest first.",
         shown: &[
             ("faults", &["KillBoth"]),
             ("supervise", &["both_killed_at_once"]),
@@ -857,8 +886,10 @@ pub(crate) const LIMITS: &[Limit] = &[
         ],
     },
     Limit {
-        what: "The command becomes another user's (`sudo`, a setuid-root program) under a trafficcop without root and without a cgroup",
-        answer: "Use `--contain cgroup` (with `Delegate=yes` in the unit), or run trafficcop itself by `sudo`. Exit status 71 reports it.",
+        what: "The command becomes another user's (`sudo`, a setuid-root program) under a trafficcop without root and \
+            without a cgroup",
+        answer: "Use `--contain cgroup` (with `Delegate=yes` in the unit), or run trafficcop itself by `sudo`. Exit \
+            status 71 reports it.",
         shown: &[(
             "supervise",
             &[
@@ -869,12 +900,15 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "systemd SIGKILLs a unit with `KillMode=mixed`, for example for want of memory",
-        answer: "Nothing runs twice, but the command gets no grace. Another instance gets control when the lease has expired (on a local file at once).",
+        answer: "Nothing runs twice, but the command gets no grace. Another instance gets control when the lease has \
+            expired (on a local file at once).",
         shown: &[],
     },
     Limit {
-        what: "The whole machine is frozen past the lease: after the thaw the command may run until the guardian is scheduled",
-        answer: "Use the fencing token. If the machine's clock stopped too, the command may run until the next renewal, for up to a third of the lease.",
+        what: "The whole machine is frozen past the lease: after the thaw the command may run until the guardian is \
+            scheduled",
+        answer: "Use the fencing token. If the machine's clock stopped too, the command may run until the next \
+            renewal, for up to a third of the lease.",
         shown: &[(
             "fencing",
             &["the_token_of_an_ended_tenure_is_refused_after_the_next_one_wrote"],
@@ -898,7 +932,8 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "An operator breaks the lease at once, or deletes the blob or its container",
-        answer: "Break without a period, which waits for the command's end. The tree is SIGKILLed with the next renewal (71).",
+        answer: "Break without a period, which waits for the command's end. The tree is SIGKILLed with the next \
+            renewal (71).",
         shown: &[
             ("faults", &["BreakNow", "Delete"]),
             (
@@ -917,7 +952,8 @@ pub(crate) const LIMITS: &[Limit] = &[
         ],
     },
     Limit {
-        what: "The lock file on a local disk is replaced or deleted: a new instance locks the new one, and its token starts at 1",
+        what: "The lock file on a local disk is replaced or deleted: a new instance locks the new one, and its token \
+            starts at 1",
         answer: "Never delete it while an instance runs. trafficcop notices when it gives the lock back (71).",
         shown: &[
             ("faults", &["Replace", "Unlink", "ReplaceAndCome"]),
@@ -929,8 +965,10 @@ pub(crate) const LIMITS: &[Limit] = &[
         ],
     },
     Limit {
-        what: "Shared drive: a foreign program, or an operator who removes `PATH.versions`, does not follow the protocol",
-        answer: "Remove both, and only when no instance runs. The holder notices with its next renewal and kills its tree.",
+        what: "Shared drive: a foreign program, or an operator who removes `PATH.versions`, does not follow the \
+            protocol",
+        answer: "Remove both, and only when no instance runs. The holder notices with its next renewal and kills its \
+            tree.",
         shown: &[(
             "shared_file",
             &[
@@ -941,7 +979,8 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "`work`: a message that was handled comes again, because its worker died before it could settle it",
-        answer: "Let the handler record `TRAFFICCOP_MESSAGE_ID` in one transaction with its work, or use `--at-most-once`.",
+        answer: "Let the handler record `TRAFFICCOP_MESSAGE_ID` in one transaction with its work, or use \
+            `--at-most-once`.",
         shown: &[
             (
                 "work",
@@ -960,7 +999,8 @@ pub(crate) const LIMITS: &[Limit] = &[
     },
     Limit {
         what: "A helper's `put` compares the tag and then writes, or its store forgets writes (a fail-over of Redis)",
-        answer: "Use a store that compares and writes in one step. `trafficcop doctor --store` races writers; a helper that ignores tags is refused.",
+        answer: "Use a store that compares and writes in one step. `trafficcop doctor --store` races writers; a \
+            helper that ignores tags is refused.",
         shown: &[(
             "helper_store",
             &[
@@ -972,8 +1012,8 @@ pub(crate) const LIMITS: &[Limit] = &[
 ];
 
 pub(crate) const FENCING: &[&str] = &[
-    "`TRAFFICCOP_TOKEN` is a number that grows with every tenure. The resource that the command writes to remembers the \
-     greatest token it has seen, and refuses every write with a smaller one. It compares and writes in one step (one \
-     transaction, one conditional write). A check by the writer before it writes is no fence: the writer can be stopped \
-     between the two.",
+    "`TRAFFICCOP_TOKEN` is a number that grows with every tenure. The resource that the command writes to remembers \
+     the greatest token it has seen, and refuses every write with a smaller one. It compares and writes in one step \
+     (one transaction, one conditional write). A check by the writer before it writes is no fence: the writer can be \
+     stopped between the two.",
 ];

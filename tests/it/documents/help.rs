@@ -1,16 +1,15 @@
-//! The help: `-h` fits on a screen and has what most people need, `--help` has everything.
+//! `-h` fits on a screen and has what most people need; `--help` has everything.
 
 use std::process::Command;
 
 use super::definition;
 
-/// Size of a screen, in lines and columns.
 const LINES: usize = 60;
 const COLUMNS: usize = 80;
 
 fn help(words: &[&str]) -> String {
     let mut command = Command::new(env!("CARGO_BIN_EXE_trafficcop"));
-    // An empty variable would change the definitions.
+    // It would change the definitions, even if empty.
     for (name, _) in std::env::vars_os() {
         if name.to_string_lossy().starts_with("TRAFFICCOP_") {
             command.env_remove(name);

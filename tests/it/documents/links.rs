@@ -1,5 +1,4 @@
-//! The targets of the documents' links exist: files, directories, headings. And the book's summary
-//! names each page once.
+//! The targets of the documents' links exist, and the book's summary names each page once.
 
 use std::collections::BTreeMap;
 use std::path::{Component, Path, PathBuf};
@@ -27,7 +26,7 @@ fn documents() -> Vec<String> {
     paths.chain(templates).collect()
 }
 
-/// Removes a document's code blocks and, unless `inline` is set, the code within its lines.
+/// Removes code blocks and, unless `inline`, code within lines.
 fn prose(document: &str, inline: bool) -> String {
     let mut inside = false;
     let mut prose = String::new();
@@ -54,7 +53,7 @@ fn targets(document: &str) -> Vec<String> {
     targets.collect()
 }
 
-/// Returns the anchors of a document's headings, as forges and mdBook make them.
+/// Returns the anchors of headings, as forges and mdBook make them.
 fn anchors(document: &str) -> Vec<String> {
     let prose = prose(document, true);
     let headings = prose.lines().filter(|line| line.starts_with('#'));
@@ -76,7 +75,7 @@ fn anchors(document: &str) -> Vec<String> {
     anchors
 }
 
-/// Resolves `a/b/../c` to `a/c`; returns `None` for a path that leads out of the repository.
+/// Makes `a/c` of `a/b/../c`; `None` leads out of the repository.
 fn plain(path: &Path) -> Option<PathBuf> {
     let mut plain = PathBuf::new();
     for part in path.components() {
@@ -93,7 +92,6 @@ fn plain(path: &Path) -> Option<PathBuf> {
     Some(plain)
 }
 
-/// Returns what is wrong with a link of the document at `path`.
 fn flaw(path: &str, document: &str, target: &str) -> Option<String> {
     if target.starts_with("https://") {
         return None;
@@ -169,7 +167,6 @@ fn a_link_that_leads_nowhere_is_found() {
     }
 }
 
-/// Sources, units and manual pages name documents by their paths from the root.
 #[test]
 fn documents_named_in_sources_exist() {
     let mut look = |path: &Path, text: &str| {
@@ -205,14 +202,13 @@ fn the_summary_names_every_page_once_and_nothing_else() {
     named.sort();
     let named: Vec<String> = named.iter().map(|name| format!("docs/{name}")).collect();
     assert_eq!(named, chapters());
-    // mdBook finds it.
     let settings = text("docs/book.toml");
     assert!(settings.contains("src = \".\""));
     assert!(targets(&text("README.md")).contains(&"docs/SUMMARY.md".to_owned()));
 }
 
-/// mdBook would replace the `.md` of such a link by `.html`, but makes no page from a file outside
-/// of the book.
+/// mdBook would replace such a link's `.md` by `.html`, but makes no page from a file outside of
+/// the book.
 #[test]
 fn no_page_leads_to_a_document_outside_of_the_book() {
     for path in chapters() {

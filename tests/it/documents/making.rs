@@ -1,4 +1,4 @@
-//! Tools for making man pages: clap's sections of a definition, and additional sections.
+//! Man pages from clap's sections and additional ones.
 
 use clap_mangen::Man;
 use clap_mangen::roff::{Inline, Roff, bold, italic, roman};
@@ -7,8 +7,8 @@ use crate::documents::definition;
 
 const WRITE: &str = "a vector takes everything";
 
-/// Returns the definition of a verb, by the name of its page, without clap's text after the help,
-/// which additional sections contain.
+/// Returns a verb's definition without clap's text after the help, which additional sections
+/// contain.
 pub(crate) fn definition_of(verb: &str) -> clap::Command {
     let whole = definition();
     let found = whole.find_subcommand(verb);
@@ -22,8 +22,8 @@ pub(crate) fn definition_of(verb: &str) -> clap::Command {
 /// Makes a page: clap's sections of this definition, but with this synopsis, and then the rest.
 pub(crate) fn page(command: clap::Command, synopsis: Option<&Roff>, rest: &Roff) -> Vec<u8> {
     let has_verbs = command.has_subcommands();
-    // The page shows each flag's variable, which the help mentions only once. A flag hidden from
-    // the short help would lose its text here.
+    // The page shows each flag's variable. A flag hidden from the short help would lose its text
+    // here.
     let command = command.mut_args(|arg| arg.hide_env(false).hide_short_help(false));
     let man = Man::new(command).date("");
     let mut page = Vec::new();
@@ -43,7 +43,6 @@ pub(crate) fn page(command: clap::Command, synopsis: Option<&Roff>, rest: &Roff)
     page
 }
 
-/// Makes a page without a definition.
 pub(crate) fn page_of(roff: &Roff) -> Vec<u8> {
     let mut page = Vec::new();
     roff.to_writer(&mut page).expect(WRITE);
@@ -68,7 +67,8 @@ pub(crate) fn by_variable(option: &str) -> String {
     let variable = option.replace("--", "TRAFFICCOP_").replace('-', "_");
     let variable = variable.to_uppercase();
     format!(
-        "Every option can be set by a variable as well, {option} by {variable}, say; the command line wins, and an empty variable counts as unset."
+        "Every option can be set by a variable as well, {option} by {variable}, say; the command line wins, and an \
+         empty variable counts as unset."
     )
 }
 
@@ -86,7 +86,6 @@ pub(crate) fn examples(page: &mut Roff, examples: &[(&str, &str)]) {
     }
 }
 
-/// Adds references, with their sections.
 pub(crate) fn see_also(page: &mut Roff, pages: &[(&str, &str)]) {
     page.control("SH", ["SEE ALSO"]);
     let mut text = Vec::new();

@@ -1,5 +1,3 @@
-//! The man pages and the help agree with the definitions.
-
 use std::process::Command;
 
 use trafficcop::internals::{args, exit};
@@ -14,7 +12,6 @@ use crate::documents::verbs::{
 };
 use crate::documents::{definition, fresh, root, text};
 
-/// Units for systemd in the packages.
 const UNITS: [&str; 4] = [
     "examples/trafficcop@.service",
     "examples/work/trafficcop-work@.service",
@@ -63,7 +60,6 @@ fn every_verb_has_its_page_and_every_page_is_packaged() {
             "{path}"
         );
     }
-    // The files that the package names exist.
     for line in package.lines().filter(|line| line.starts_with("    [\"")) {
         let path = line.split('"').nth(1).expect("a path");
         let built = path.starts_with("target/");
@@ -72,7 +68,7 @@ fn every_verb_has_its_page_and_every_page_is_packaged() {
     }
 }
 
-/// rpm leaves directories that no package owns behind when it erases a package.
+/// rpm leaves directories that no package owns when it erases a package.
 #[test]
 fn the_directories_of_the_rpm_that_are_ours_alone_go_with_it() {
     let package = text("Cargo.toml");
@@ -82,7 +78,6 @@ fn the_directories_of_the_rpm_that_are_ours_alone_go_with_it() {
         .filter(|place| place.contains("/trafficcop/"))
         .filter_map(|place| Some(place.rsplit_once('/')?.0))
         .collect();
-    // And the directory above the helpers'.
     ours.push("/usr/share/trafficcop");
     ours.sort_unstable();
     ours.dedup();
@@ -90,7 +85,7 @@ fn the_directories_of_the_rpm_that_are_ours_alone_go_with_it() {
     let removed = script.and_then(|script| script.split("rmdir ").nth(1));
     let removed = removed.and_then(|rest| rest.split(" 2>").next());
     let mut removed: Vec<&str> = removed.expect("a script").split(' ').collect();
-    // The innermost first.
+    // Innermost first.
     for (at, place) in removed.iter().enumerate() {
         let inside = |later: &&str| later.starts_with(&format!("{place}/"));
         assert!(!removed[at..].iter().any(inside), "{removed:?}");
@@ -129,7 +124,6 @@ fn the_binary_writes_every_page() {
         said.starts_with(&format!("{count} pages written to ")),
         "{said}"
     );
-    // The error names the obstacle.
     std::fs::write(dir.path().join("file"), "").expect("a file");
     let output = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
         .args([

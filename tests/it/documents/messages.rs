@@ -1,5 +1,5 @@
-//! Every message of the binary, read from its sources: one list for a reader, and the share of its words that
-//! make a sentence hard to read.
+//! Every message of the binary, read from its sources: a list for a reader, and the share of its
+//! words that make a sentence hard to read.
 //!
 //! `cargo test --test it -- documents::messages --nocapture` prints the list as Markdown.
 
@@ -7,7 +7,7 @@ use std::path::Path;
 
 use super::root;
 
-/// Words that make a reader stop, as in `prose.py`.
+/// Words of `prose.py` that make a reader stop.
 const RIDDLES: &[&str] = &[
     "whoever",
     "whomever",
@@ -45,13 +45,11 @@ const RIDDLES: &[&str] = &[
     "all the same",
 ];
 
-/// Pronouns for the program, which is to be called by its name.
+/// Pronouns for the program, which has a name.
 const WE: &[&str] = &["we", "us", "our", "ours", "ourselves"];
 
-/// Largest number of riddles in 10,000 words.
 const LIMIT: usize = 3;
 
-/// Macros whose strings are for programmers.
 const NOT_FOR_USERS: &[&str] = &[
     "assert!",
     "assert_eq!",
@@ -110,7 +108,6 @@ fn strings(source: &str) -> Vec<(usize, String)> {
     found
 }
 
-/// Returns the number of hashes of a raw string that begins here.
 fn raw(rest: &str) -> Option<usize> {
     let rest = rest.strip_prefix('r')?;
     let hashes = rest.len() - rest.trim_start_matches('#').len();
@@ -119,7 +116,6 @@ fn raw(rest: &str) -> Option<usize> {
 
 /// Adds a literal that has words, unless it is for programmers.
 fn keep(found: &mut Vec<(usize, String)>, source: &str, at: usize, line: usize, text: &str) {
-    // The statement so far.
     let before = source[..at].rsplit([';', '{', '}']).next();
     let before = before.unwrap_or_default();
     let is_for_users = !NOT_FOR_USERS.iter().any(|name| before.contains(name));
@@ -132,7 +128,6 @@ fn keep(found: &mut Vec<(usize, String)>, source: &str, at: usize, line: usize, 
     }
 }
 
-/// Returns every message, with its file and line.
 fn messages() -> Vec<(String, usize, String)> {
     let mut all = Vec::new();
     for folder in ["src", "crates"] {
@@ -162,7 +157,7 @@ fn read(folder: &Path, all: &mut Vec<(String, usize, String)>) {
     }
 }
 
-/// Whether the text has this word or phrase, whatever its case.
+/// Whether the text has this phrase, in any case of letters.
 fn has(text: &str, phrase: &str) -> bool {
     let part = |c: char| c.is_alphanumeric() || c == '_' || c == '-' || c == '.';
     text.match_indices(phrase).any(|(at, _)| {
@@ -185,7 +180,7 @@ fn messages_are_in_plain_english() {
         println!("- {}", text.replace('\n', "\\n"));
         words += text.split_whitespace().count();
         let lower = text.to_lowercase();
-        // One style sheet is among them.
+        // One is a style sheet.
         let is_prose = !text.contains("{fill:");
         for phrase in RIDDLES
             .iter()
@@ -211,7 +206,8 @@ fn messages_are_in_plain_english() {
 
 #[test]
 fn strings_are_found_and_comments_are_not() {
-    let source = "// \"a comment\"\nsay(\"a \\\"b\\\" \\\n    c\", '\"');\nassert!(x, \"not this\");\nlet r = r#\"a \"raw\" one\"#;\n#[cfg(test)]\nmod tests {\n\"nor that\"";
+    let source = "// \"a comment\"\nsay(\"a \\\"b\\\" \\\n    c\", '\"');\nassert!(x, \"not this\");\n\
+        let r = r#\"a \"raw\" one\"#;\n#[cfg(test)]\nmod tests {\n\"nor that\"";
     let found = strings(source);
     let expected = [
         (2, "a \\\"b\\\" c".to_owned()),

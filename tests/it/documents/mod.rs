@@ -40,7 +40,6 @@ fn text(path: &str) -> String {
     std::fs::read_to_string(root().join(path)).unwrap_or_else(|why| panic!("{path}: {why}"))
 }
 
-/// Returns the pages of the book in `docs/`, as paths from the root.
 fn chapters() -> Vec<String> {
     let entries = std::fs::read_dir(root().join("docs")).expect("the book");
     let names = entries.map(|entry| entry.expect("an entry").file_name().into_string());
@@ -51,14 +50,13 @@ fn chapters() -> Vec<String> {
     names.iter().map(|name| format!("docs/{name}")).collect()
 }
 
-/// Returns the README and the book.
 fn manual() -> Vec<(String, String)> {
     let paths = ["README.md".to_owned()].into_iter().chain(chapters());
     paths.map(|path| (path.clone(), text(&path))).collect()
 }
 
-/// Returns the definition independent of the tests' environment. `build` gives subcommands their
-/// full names. `help` is clap's, and has no page.
+/// Returns the definition without the tests' environment. `build` gives subcommands their full
+/// names. `help` is clap's, and has no page.
 fn definition() -> clap::Command {
     let mut definition = args::definition().disable_help_subcommand(true);
     definition.build();

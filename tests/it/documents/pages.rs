@@ -1,5 +1,3 @@
-//! The man pages of the program and of the verbs that drive a command.
-
 use clap_mangen::roff::{Roff, bold, roman};
 use trafficcop::internals::work::message_io;
 use trafficcop::internals::{args, exit};

@@ -1,4 +1,4 @@
-//! The planted bugs, which test the detectors, can still be applied, and each has its row.
+//! The planted bugs, which test the detectors, can be applied, and each has its row.
 
 use std::process::Command;
 

@@ -1,4 +1,4 @@
-//! The guarantees: their man page, their chapter of the book, and the existence of the named tests.
+//! The guarantees' man page, chapter, and named tests.
 
 use std::collections::BTreeSet;
 use std::fmt::Write as _;
@@ -31,7 +31,8 @@ pub(crate) fn page_of_guarantees() -> Vec<u8> {
         "trafficcop-guarantees - what trafficcop promises, and what it cannot",
     )]);
     page.control("SH", ["DESCRIPTION"]);
-    page.text([roman("No process of the command's tree is alive at a moment when another instance could have been given control. And the command is never stopped without need.")]);
+    page.text([roman("No process of the command's tree is alive at a moment when another instance could have been \
+        given control. And the command is never stopped without need.")]);
     page.control("PP", []);
     page.text(inlines(guarantees::TIMES));
     page.control("PP", []);
@@ -76,7 +77,6 @@ fn answer(may_differ: bool) -> &'static str {
     if may_differ { "yes" } else { "no" }
 }
 
-/// Wraps text to the chapter's line length.
 fn filled(text: &str) -> String {
     let mut lines = String::new();
     let mut length = 0;
@@ -102,7 +102,7 @@ const END: &str = "<!-- end of the guarantees -->\n";
 
 const APPENDIX: &str = "tests/GUARANTEES.md";
 
-/// Returns the page that names the tests of each row, by its number in the chapter.
+/// Returns the page that names the tests of each row, by its number.
 fn appendix() -> String {
     let faults = GUARANTEES.iter().map(|row| row.shown);
     let limits = LIMITS.iter().map(|row| row.shown);
@@ -282,7 +282,7 @@ fn the_counted_proof_counts_what_the_suites_play() {
     };
     let random = constant(&text("tests/faults/main.rs"), "const RANDOM: u64 = ");
     assert_eq!(guarantees::PROMISE_ROWS, promised + random);
-    // Each row has one fault; a random row has two or three rounds of one or two.
+    // Each row has one; a random row has two or three rounds of one or two.
     let faults = guarantees::INJECTED_FAULTS - promised;
     assert!((2 * random..=6 * random).contains(&faults), "{faults}");
     let command = format!(

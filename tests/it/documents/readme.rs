@@ -1,4 +1,4 @@
-//! The README keeps its length and its order; README, book and CI script are true.
+//! README, book and CI script are true; the README keeps its length and order.
 
 use std::path::Path;
 
@@ -9,10 +9,9 @@ use crate::documents::making::definition_of;
 use crate::documents::verbs::VERBS;
 use crate::documents::{definition, manual, root, text};
 
-/// Longest README, in lines: ten minutes of reading.
+/// Ten minutes of reading.
 const LINES: usize = 220;
 const BYTES: usize = 10 * 1024;
-/// Sections of the README, in order.
 const ORDER: [&str; 9] = [
     "Install",
     "A minute to try",
@@ -87,7 +86,7 @@ fn the_manual_mentions_every_flag() {
     }
 }
 
-/// Only the help and the manual page, made from the same table, list them.
+/// Help and manual page list them, from one table.
 #[test]
 fn the_exit_statuses_stand_once() {
     let page = text("man/trafficcop-run.1");
@@ -104,7 +103,7 @@ fn the_exit_statuses_stand_once() {
         .map(|(status, _)| status.replace('-', "\\-"))
         .collect();
     assert_eq!(told, meant);
-    // The reference is made from the same table.
+    // Made from the same table.
     for (path, text) in manual().iter().filter(|page| page.0 != "docs/reference.md") {
         for (status, _) in exit::TABLE {
             let by_hand = text
@@ -122,7 +121,7 @@ fn ci_runs_the_readme_s_test_command() {
         text("README.md").contains("`cargo test`"),
         "README.md has no test command"
     );
-    // In parts, some of which run concurrently.
+    // In parts, some of them concurrent.
     let lines = ci.lines().map(str::trim);
     let parts = lines.filter(|line| line.contains(" cargo test ") && !line.starts_with('#'));
     let parts: Vec<&str> = parts.flat_map(str::split_whitespace).collect();

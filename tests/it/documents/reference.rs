@@ -1,4 +1,4 @@
-//! The reference chapter of the book: flags, exit statuses and the glossary, made from their definitions.
+//! The book's reference: flags, exit statuses and glossary, from their definitions.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -10,7 +10,6 @@ use crate::documents::{definition, fresh, text};
 
 const CHAPTER: &str = "docs/reference.md";
 
-/// A flag, as the table shows it.
 #[derive(Default)]
 struct Flag {
     short: Option<char>,
@@ -63,7 +62,7 @@ fn flags() -> BTreeMap<String, Flag> {
     flags
 }
 
-/// Returns the commands of a flag, or one word for a common group.
+/// Returns a flag's commands, or one word for a common group.
 fn commands(of: &[String]) -> String {
     let looking: Vec<&str> = VERBS.iter().map(|verb| verb.0).collect();
     let mut names: Vec<&str> = of.iter().map(String::as_str).collect();
@@ -74,7 +73,6 @@ fn commands(of: &[String]) -> String {
     names.join(", ")
 }
 
-/// Replaces the text between the marks of this name.
 fn replaced(page: &str, name: &str, made: &str) -> String {
     let (begin, end) = (
         format!("<!-- {name}: made by a test, see CONTRIBUTING.md -->\n"),

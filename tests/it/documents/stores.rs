@@ -1,4 +1,4 @@
-//! The manual page of the helper's contract, made from its chapter in the book.
+//! The manual page of the helper's contract, from its chapter.
 
 use clap_mangen::roff::{Roff, bold, roman};
 
@@ -7,7 +7,6 @@ use crate::documents::text;
 
 const CHAPTER: &str = "docs/stores.md";
 
-/// Returns the chapter's section with this heading.
 fn section<'a>(chapter: &'a str, heading: &str) -> &'a str {
     let begin = format!("## {heading}\n");
     let (_, rest) = chapter.split_once(&begin).expect("the section");
@@ -40,7 +39,6 @@ fn add(page: &mut Roff, section: &str) {
     }
 }
 
-/// Returns `trafficcop-store(7)`.
 pub(crate) fn page_of_store() -> Vec<u8> {
     let chapter = text(CHAPTER);
     let mut page = Roff::new();

@@ -1,4 +1,4 @@
-//! The man pages of the verbs that look or intervene, and of the formats.
+//! Man pages of the verbs that look or intervene, and of the formats.
 
 use clap_mangen::roff::{Roff, roman};
 use trafficcop::internals::{args, report, status};
@@ -113,11 +113,18 @@ pub(crate) fn page_of_timeline() -> Vec<u8> {
     page(definition_of("timeline"), None, &rest)
 }
 
-/// Text on how a timeline is made from logs.
 const TIMELINE: &[&str] = &[
-    "A tenure begins when its instance reports control, and ends when the lease was given back. Two tenures overlap if one begins before the last process of the other's command was gone. The moments are those of the machine's boot clock, so on one machine they are exact, whatever happened to its wall clock. Machines are compared by their wall clocks; see `--skew`.",
-    "No log has the end of an instance that was killed, or whose machine died. Of such a tenure only the last line is certain, and lines of its last moment may be missing, because trafficcop does not wait for the log. The timeline ends it at its last known deadline, at which the guardian has killed its command, or earlier when the next instance was given control: a guardian that outlives trafficcop gives the lease back as soon as no process of the command lives. A later line in the logs would still show an overlap.",
-    "If an instance reports that an overlap cannot be excluded (exit status 71), the timeline counts one, whatever the other logs contain.",
+    "A tenure begins when its instance reports control, and ends when the lease was given back. Two tenures overlap \
+     if one begins before the last process of the other's command was gone. The moments are those of the machine's \
+     boot clock, so on one machine they are exact, whatever happened to its wall clock. Machines are compared by \
+     their wall clocks; see `--skew`.",
+    "No log has the end of an instance that was killed, or whose machine died. Of such a tenure only the last line is \
+     certain, and lines of its last moment may be missing, because trafficcop does not wait for the log. The timeline \
+     ends it at its last known deadline, at which the guardian has killed its command, or earlier when the next \
+     instance was given control: a guardian that outlives trafficcop gives the lease back as soon as no process of \
+     the command lives. A later line in the logs would still show an overlap.",
+    "If an instance reports that an overlap cannot be excluded (exit status 71), the timeline counts one, whatever \
+     the other logs contain.",
 ];
 
 pub(crate) fn page_of_formats() -> Vec<u8> {
@@ -128,7 +135,8 @@ pub(crate) fn page_of_formats() -> Vec<u8> {
         "trafficcop-formats - the fields of the event log, the JSON log and the status file",
     )]);
     page.control("SH", ["DESCRIPTION"]);
-    page.text([roman("The names of the fields below, and what they mean, do not change. New ones may be added, so ignore fields that you do not know.")]);
+    page.text([roman("The names of the fields below, and what they mean, do not change. New ones may be added, so \
+        ignore fields that you do not know.")]);
     let about = |page: &mut Roff, title: &str, text: &str, fields: &[(&str, &str)]| {
         page.control("SH", [title]);
         page.text(inlines(text));
@@ -137,7 +145,10 @@ pub(crate) fn page_of_formats() -> Vec<u8> {
     about(
         &mut page,
         "EVENT LOG (--event-log F)",
-        "One JSON object a line, appended with one write each, so that any number of instances on a machine can share a file. Fields that do not apply are left out. A line with which control changes hands is on the disk before the next is written. After a rename trafficcop begins a new file. A line that cannot be written is lost, with one warning; trafficcop does not wait.",
+        "One JSON object a line, appended with one write each, so that any number of instances on a machine can share \
+         a file. Fields that do not apply are left out. A line with which control changes hands is on the disk before \
+         the next is written. After a rename trafficcop begins a new file. A line that cannot be written is lost, \
+         with one warning; trafficcop does not wait.",
         record::FIELDS,
     );
     about(

@@ -1,8 +1,8 @@
-//! The list of functions on a run's way, in CONTRIBUTING.md, agrees with the sources.
+//! The list of functions on a run's way (CONTRIBUTING.md) agrees with the sources.
 
 use super::text;
 
-/// Row of the list: a function, its file, and its caller (none for the first).
+/// A function, its file, and its caller (none for the first).
 struct Row {
     function: String,
     file: String,
@@ -25,7 +25,7 @@ fn rows(page: &str) -> Vec<Row> {
     list.lines().filter_map(row).collect()
 }
 
-/// Returns the body of this function, or of this method if the name has a type in front.
+/// Returns the body of a function, or of a method with its type in front.
 fn body<'a>(source: &'a str, function: &str) -> Option<&'a str> {
     let (of, name) = function
         .split_once("::")
@@ -49,7 +49,7 @@ fn body<'a>(source: &'a str, function: &str) -> Option<&'a str> {
             from = Some((at, depth));
         }
         at += line.len();
-        // rustfmt puts the closing brace at the indentation of the first line.
+        // rustfmt puts the closing brace at the first line's indentation.
         if let Some((from, depth)) = from
             && line.trim_end() == format!("{}}}", " ".repeat(depth))
         {
@@ -103,7 +103,8 @@ fn a_run_goes_through_the_functions_that_are_listed() {
 
 #[test]
 fn a_list_that_is_not_true_is_seen() {
-    let source = "impl A {\n    fn go() {\n        stop();\n    }\n}\nimpl T for B {\n    fn go(\n        x: u8,\n    ) {\n        A::go(); // not stop()\n    }\n}\n";
+    let source = "impl A {\n    fn go() {\n        stop();\n    }\n}\n\
+        impl T for B {\n    fn go(\n        x: u8,\n    ) {\n        A::go(); // not stop()\n    }\n}\n";
     let of_a = body(source, "A::go").expect("it is there");
     let of_b = body(source, "B::go").expect("it is there");
     assert!(calls(of_a, "stop") && !calls(of_b, "stop"));

@@ -1,11 +1,11 @@
-//! Retired words stay retired: names of this project for things that the field has a term for.
+//! Retired words stay retired: this project's names for things that the field has a term for.
 
 use std::path::Path;
 
 use crate::documents::{chapters, root, text};
 
-/// A retired word, and its replacement. Only words without another meaning here: `audience` is
-/// OAuth's, `page` memory's, `cast` Rust's.
+/// A retired word, and its replacement. Only words without another meaning: `audience` is OAuth's,
+/// `page` memory's, `cast` Rust's.
 const GONE: &[(&str, &str)] = &[
     ("afterlife", "what happens once the supervisor is dead"),
     ("aftermath", "the --on-lost hook"),
@@ -39,7 +39,6 @@ const GONE: &[(&str, &str)] = &[
     ("vitals", "health check"),
 ];
 
-/// Whether the text has this word in singular or plural.
 fn has(text: &str, word: &str) -> bool {
     let text = text.to_lowercase();
     let part = |c: char| c.is_alphanumeric() || c == '_';
@@ -50,8 +49,7 @@ fn has(text: &str, word: &str) -> bool {
     })
 }
 
-/// Returns the comments and strings of a source, each with the number of its first line. Names in
-/// code are not checked.
+/// Returns comments and strings with their first lines; names are not checked.
 fn said(source: &str) -> Vec<(usize, String)> {
     let bytes = source.as_bytes();
     let mut said = Vec::new();
@@ -69,7 +67,7 @@ fn said(source: &str) -> Vec<(usize, String)> {
                 .find(&end)
                 .map_or(rest.len(), |to| begin + to + end.len())
         } else {
-            // A quote in a character literal begins no string.
+            // A quote as a character begins no string.
             let step = ["'\"'", "'\\\"'"]
                 .iter()
                 .find(|quote| rest.starts_with(**quote));
@@ -85,7 +83,6 @@ fn said(source: &str) -> Vec<(usize, String)> {
     said
 }
 
-/// Returns the length of the string that begins here.
 fn quoted(rest: &str) -> usize {
     let mut escaped = false;
     for (at, c) in rest.char_indices().skip(1) {
@@ -99,7 +96,6 @@ fn quoted(rest: &str) -> usize {
     rest.len()
 }
 
-/// Returns the number of hashes of a raw string that begins here.
 fn raw(rest: &str) -> Option<usize> {
     let rest = rest.strip_prefix('r')?;
     let hashes = rest.len() - rest.trim_start_matches('#').len();

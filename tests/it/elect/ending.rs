@@ -1,4 +1,4 @@
-//! The end or death of an instance, and what its reader is told and given.
+//! An instance's end, and what its reader is told and given.
 
 use nix::sys::signal::kill;
 use nix::unistd::Pid;
@@ -24,7 +24,7 @@ fn a_requested_stop_says_standby_and_waits_the_grace_unless_the_reader_hangs_up(
     drop(reader);
     assert_eq!(first.wait(), TERM);
     second.heard.await_line("holder 2");
-    // A reader that continues gets its grace.
+    // One that continues gets its grace.
     let third = Pair::start("third", on_file(&scene));
     third.heard.await_line("standby second");
     second.instance.signal(Signal::SIGHUP);
@@ -48,7 +48,7 @@ fn a_killed_supervisor_s_reader_gets_its_grace_before_a_file_s_lock_is_free() {
     assert!(first.heard.end().is_some_and(|end| end > told));
 }
 
-/// Kills the teller or the guardian: the survivors tell the reader, and give it a grace.
+/// Kills teller or guardian: the survivors tell the reader, with a grace.
 fn dies(which: &str) {
     let scene = Scene::new();
     let events = scene.path("events");

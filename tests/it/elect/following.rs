@@ -1,5 +1,4 @@
-//! Control passes from one instance to the next, and no two readers believe at the same time that
-//! they have it.
+//! Control passes on, and no two readers believe at the same time that they have it.
 
 use std::collections::BTreeSet;
 
@@ -11,7 +10,6 @@ use crate::support::azurite::azurite;
 use crate::support::processes::{Process, marked};
 use crate::support::proxy::{Mode, Proxy};
 
-/// Waits for the one new holder, which must have this token.
 fn holder(pairs: &[Pair], token: u64) -> usize {
     let wanted = format!("holder {token}");
     await_for(
@@ -100,7 +98,7 @@ fn a_holder_whose_store_is_frozen_says_standby_before_another_can_hold() {
     proxy.set(Mode::Freeze);
     let told = first.heard.await_line("standby unknown");
     let held = second.heard.await_line("holder 2");
-    // Grace (3 s) and margin (1 s) lie between, minus the time that a busy machine takes to print.
+    // Grace (3 s) and margin (1 s) lie between, less a busy machine's time to print.
     assert!(held > told + 2 * SECOND, "told {} ns before", held - told);
     proxy.set(Mode::Pass);
     first.heard.await_line("standby second");
@@ -141,8 +139,7 @@ fn a_holder_all_of_whose_processes_were_stopped_says_standby_first() {
     let second = Pair::start("second", on_blob(&scene, port, "elect/all-stopped"));
     second.heard.await_line("holder 2");
     assert_eq!(first.heard.texts(), ["holder 1"]);
-    // Continue the guardian before the supervisor, which would kill a silent one. The teller may be
-    // dead by then.
+    // The guardian first: the supervisor would kill a silent one. The teller may be dead.
     for process in all.iter().rev() {
         let _ = kill(Pid::from_raw(process.pid), Signal::SIGCONT);
     }
@@ -154,7 +151,7 @@ fn a_holder_all_of_whose_processes_were_stopped_says_standby_first() {
 #[test]
 fn max_hold_hands_control_round_with_a_line_each() {
     let scene = Scene::new();
-    // Polls often enough to look while the other cools down.
+    // Often enough to look while the other cools down.
     let turns = [
         "--max-hold",
         "2s",

@@ -44,7 +44,7 @@ fn a_reader_that_hangs_loses_control_to_another_after_its_grace() {
     std::fs::File::create(&sick).unwrap();
     let told = first.heard.await_line("standby unknown");
     let next = second.heard.await_line("holder 2");
-    // Half of the grace: the reader may have read the line late.
+    // Half of the grace: the reader may have read late.
     assert!(next - told >= 2 * SECOND, "the grace: {}", next - told);
     first
         .instance

@@ -1,7 +1,7 @@
-//! `trafficcop elect`, end to end: a reader is told which instance is in control.
+//! `trafficcop elect`: a reader is told which instance is in control.
 //!
-//! A reader stamps each line with CLOCK_BOOTTIME once it has read it; the stamps are judged like
-//! the journals of commands.
+//! It stamps each line that it has read with CLOCK_BOOTTIME; the stamps are judged like commands'
+//! journals.
 
 mod ending;
 mod following;
@@ -25,11 +25,9 @@ const PIPE: Ended = Ended::Died(Signal::SIGPIPE);
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 
-/// Lines that a reader has read, with their stamps, and the time of the end of file.
 #[derive(Clone, Default)]
 struct Heard(Arc<Mutex<Hearing>>);
 
-/// Stamped lines, and the end.
 type Hearing = (Vec<(u64, String)>, Option<u64>);
 
 impl Heard {
@@ -45,7 +43,6 @@ impl Heard {
         self.0.lock().unwrap().1
     }
 
-    /// Waits for a line; returns when it was read.
     fn await_line(&self, wanted: &str) -> u64 {
         await_for(
             &format!("the line {wanted:?}"),
@@ -54,7 +51,7 @@ impl Heard {
         )
     }
 
-    /// Returns the spans in which the reader believed that it was in control, with their tokens.
+    /// Returns the spans in which the reader believed to be in control, with tokens.
     fn tenures(&self) -> Vec<(u64, u64, u64)> {
         let mut found = Vec::new();
         let mut since = None;
@@ -87,7 +84,6 @@ fn listen(reader: PipeReader) -> Heard {
     heard
 }
 
-/// An instance with a reader that reads.
 struct Pair {
     name: String,
     instance: Instance,
@@ -133,7 +129,7 @@ fn on_blob<'a>(scene: &'a Scene, port: u16, blob: &str) -> Run<'a> {
         .args(["--lease", "15s", "--poll", "500ms", "--blob", blob])
 }
 
-/// Checks that no two readers believed to be in control at the same time, and that tokens grow.
+/// Checks that no two readers believed to be in control at once, and tokens grow.
 fn judge(pairs: &[Pair]) {
     let mut all: Vec<(u64, u64, u64, &str)> = Vec::new();
     for pair in pairs {

@@ -1,4 +1,4 @@
-//! Readers that hang up, read late or never, and a stdout that is no reader.
+//! Readers that hang up, read late or never, or are none.
 
 use std::io::{PipeWriter, Write};
 
@@ -53,7 +53,7 @@ fn a_reader_that_never_reads_stops_no_renewal_and_is_not_told_what_is_not_true_a
         proxy.await_next(Call::Renew);
     }
     instance.assert_running();
-    // The reader was not told anything, so it needs no grace.
+    // Told nothing, the reader needs no grace.
     instance.signal(Signal::SIGTERM);
     assert_eq!(instance.wait(), TERM);
     let mut all = String::new();
@@ -71,7 +71,7 @@ fn a_reader_that_reads_late_is_told_where_we_stand_then() {
     second.await_log("standing by");
     first.instance.signal(Signal::SIGTERM);
     second.await_log("in control, token 2");
-    // Only now the process that waited for the pipe is dismissed; that is logged before the teller
+    // Only now is the process that waited for the pipe dismissed; that is logged before the teller
     // is made.
     let guardian = second.guardian();
     let children = format!("/proc/{guardian}/task/{guardian}/children");

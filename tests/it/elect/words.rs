@@ -1,4 +1,4 @@
-//! The forms of the output: JSON, the event log, and refusals.
+//! JSON, the event log, and refusals.
 
 use std::path::PathBuf;
 use std::process::Command;
@@ -44,7 +44,7 @@ fn json_has_the_documented_fields_and_the_control_file_tells_the_same() {
     assert_eq!(standby["holder"], "one");
     assert_eq!(standby["token"], 1);
 
-    // The reader is told to stop, and not killed: from that line on it has no control.
+    // From this line on the reader has no control.
     first.signal(Signal::SIGTERM);
     let leaving: serde_json::Value = serde_json::from_str(&first_line(&mut reader)).unwrap();
     assert_eq!(leaving["role"], "standby");
@@ -111,7 +111,7 @@ fn the_control_file_s_link_of_a_living_instance_is_its_own() {
     assert_eq!(std::fs::read_link(&link).unwrap(), control);
     assert_eq!(check(&link), Some(0));
 
-    // Another link has taken its place, which this instance must not remove.
+    // Another's link, which this instance must not remove.
     std::fs::remove_file(&link).unwrap();
     let other = scene.path("trafficcop-control.1.other");
     std::os::unix::fs::symlink(&other, &link).unwrap();

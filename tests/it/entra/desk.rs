@@ -1,5 +1,5 @@
 //! An issuer of tokens: Entra ID's token endpoint, a platform's identity endpoint and a machine's
-//! metadata service in one, each answering as it is told.
+//! metadata service in one.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::net::{TcpListener, TcpStream};
@@ -12,22 +12,19 @@ use rustls::{ServerConnection, StreamOwned};
 use crate::authority::authority;
 use crate::support::await_for;
 
-/// Text in every token, by which one is found wherever it ends up.
+/// Mark in every token, by which one is found wherever it ends up.
 pub(crate) const MARK: &str = "t0k3n-0f-3ntra";
 
-/// Reaction to a request.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Capabilities {
     /// Issues a token for this many seconds.
     Issue(u64),
-    /// Never answers.
     Hang,
     Answer(u16, String),
 }
 
 #[derive(Clone, Debug)]
 pub(crate) struct Asked {
-    /// The first line and the headers.
     pub(crate) head: String,
     pub(crate) body: String,
 }
@@ -39,7 +36,7 @@ struct State {
     over: bool,
 }
 
-/// The issuer; see the module's text. Dropping it ends it.
+/// Dropping it ends it.
 pub(crate) struct Desk {
     pub(crate) port: u16,
     secure: bool,
@@ -103,7 +100,7 @@ impl Desk {
         format!("{scheme}://127.0.0.1:{}", self.port)
     }
 
-    /// Changes the reaction, also to requests that wait.
+    /// Changes the reaction, even to requests that wait.
     pub(crate) fn set(&self, manner: Capabilities) {
         lock(&self.state).manner = manner;
     }
@@ -116,7 +113,6 @@ impl Desk {
         lock(&self.state).issued.clone()
     }
 
-    /// Waits until it has had this many requests.
     pub(crate) fn await_asked(&self, count: usize) {
         await_for(
             &format!("{count} questions for a token"),
@@ -177,7 +173,7 @@ fn serve(stream: TcpStream, secure: bool, state: &Mutex<State>) {
                 state.issued.push(token.clone());
                 let now = SystemTime::now().duration_since(UNIX_EPOCH);
                 let until = now.expect("a clock").as_secs() + seconds;
-                // The fields of Entra ID's answers and of platforms' in one.
+                // Entra ID's fields and platforms' in one.
                 let text = format!(
                     r#"{{"token_type":"Bearer","expires_in":{seconds},"ext_expires_in":{seconds},"expires_on":"{until}","resource":"https://storage.azure.com","access_token":"{token}"}}"#
                 );

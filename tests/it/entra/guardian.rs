@@ -1,4 +1,4 @@
-//! The guardian releases the lease after the supervisor's death, with the supervisor's token.
+//! The guardian releases with the dead supervisor's token.
 
 use std::time::Duration;
 
@@ -12,7 +12,7 @@ use crate::entra::desk::Capabilities;
 fn guardian_releases_although_no_new_token_is_available() {
     let stage = Stage::new("by-death");
     let journal = &stage.scene.journal;
-    // Renewed once: the guardian, which was forked before the first token, has the latest.
+    // Renewed once: forked before the first token, the guardian has the latest.
     stage.desk.set(Capabilities::Issue(10));
     let options = ["--lease", "60s", "--grace-on-loss", "1s", "--grace", "1s"];
     let run = stage.with_secret(stage.run()).args(options);

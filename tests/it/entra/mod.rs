@@ -1,5 +1,5 @@
-//! Tokens of Entra ID: Azurite over https with `--oauth basic`, with a certificate authority of the
-//! tests, and a token endpoint that issues, hangs, fails and refuses on command.
+//! Tokens of Entra ID: Azurite over https with `--oauth basic`, an authority of the tests, and a
+//! token endpoint that fails on command.
 //!
 //! Azurite checks a token's format and time, not its signature.
 
@@ -23,16 +23,14 @@ use desk::Desk;
 
 const TENANT: &str = "contoso.example";
 const CLIENT: &str = "0f0f0f0f-aaaa-bbbb-cccc-121212121212";
-/// The client's secret, and the content of Kubernetes' federated token file.
+/// Secret of the client, and content of Kubernetes' federated token file.
 const SECRET: &str = "cl13nt~s3cr3t";
 const ASSERTION: &str = "f3d3rat3d.t0k3n.0f-kub3rn3t3s";
-/// Header that the platform's identity endpoint requires.
+/// The platform's identity endpoint requires it.
 const HEADER: &str = "pl4tf0rm-h3ad3r";
-/// Lifetime of a token whose end does not matter.
 const HOUR: u64 = 3600;
 const SECOND: u64 = 1_000_000_000;
 
-/// Returns the store of this binary, over https.
 fn store() -> &'static Azurite {
     static RUNNING: OnceLock<Azurite> = OnceLock::new();
     RUNNING.get_or_init(|| {
@@ -54,7 +52,6 @@ fn store() -> &'static Azurite {
     })
 }
 
-/// A scene, a blob, and the issuer of its tokens.
 struct Stage {
     scene: Scene,
     desk: Desk,
@@ -62,12 +59,10 @@ struct Stage {
 }
 
 impl Stage {
-    /// Makes a stage with an endpoint like Entra ID's, over https.
     fn new(container: &str) -> Stage {
         Stage::with(container, Desk::secure())
     }
 
-    /// Makes a stage with an endpoint of the machine's platform, over plain http.
     fn local(container: &str) -> Stage {
         Stage::with(container, Desk::plain())
     }
@@ -81,7 +76,6 @@ impl Stage {
         }
     }
 
-    /// Starts a verb on the blob, without a credential yet.
     fn verb(&self, verb: &str) -> Run<'_> {
         self.scene
             .verb(verb)
@@ -128,7 +122,6 @@ impl Stage {
         File::create(self.scene.path(&format!("{name}.done"))).expect("a file");
     }
 
-    /// Fails if a command got a stop signal.
     fn assert_undisturbed(&self) {
         let journal = &self.scene.journal;
         let term = |line: &crate::support::journal::Line| line.what == What::Term;

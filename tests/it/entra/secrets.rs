@@ -1,4 +1,4 @@
-//! Tokens and client secrets appear nowhere but in requests.
+//! Tokens and client secrets appear only in requests.
 
 use std::io::Write;
 use std::sync::{Arc, Mutex};
@@ -22,7 +22,6 @@ fn outputs_and_processes_show_no_secret() {
     let run = run.arg("--event-log").arg(&events);
     let mut one = stage.instance(run, "one", &["--children", "1"]);
     stage.scene.journal.await_tag(What::Beat, "one");
-    // A second token was issued, and the third fails.
     stage.desk.await_asked(2);
     stage.desk.set(Capabilities::Answer(500, "no".into()));
     one.await_log("no new token");
@@ -71,7 +70,7 @@ impl Write for Log {
 
 #[test]
 fn libraries_show_no_secret_at_their_highest_log_level() {
-    // A process with other threads may log only a part of it.
+    // With other threads it may log only a part.
     let this = "entra::secrets::libraries_show_no_secret_at_their_highest_log_level";
     if crate::support::programs::was_played_alone(this) {
         return;

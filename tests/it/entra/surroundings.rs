@@ -1,4 +1,4 @@
-//! Trust and proxies of https, and settings that are refused before anything starts.
+//! Trust and proxies of https, and settings refused before anything starts.
 
 use std::fs::Permissions;
 use std::io::{BufRead, BufReader, Write};
@@ -54,7 +54,7 @@ fn an_authority_s_file_that_will_not_do_is_refused_before_anything_starts() {
 fn unknown_authority_is_refused_unless_in_ssl_cert_file() {
     let stage = Stage::new("ca-none");
     let run = stage.with_secret(stage.run()).env("TRAFFICCOP_CA_FILE", "");
-    // The machine's own authorities have not signed it.
+    // None of the machine's own has signed it.
     let run = run.env("SSL_CERT_FILE", &authority().file);
     let finished = run.shell("echo run").finish();
     assert_eq!(finished.ended, Ended::Code(0), "{finished:?}");
@@ -82,7 +82,7 @@ fn options_for_blobs_are_refused_on_a_file() {
     // In a unit's environment this is for the checks of `--health`.
     let finished = status(["--ca-file", "/etc/hostname"]);
     assert_eq!(finished.ended, Ended::Code(1), "{finished:?}");
-    // Settings for other stores do not matter, and are not read.
+    // Other stores' settings are not read.
     let run = scene.run_on_file().env("AZURE_CLIENT_SECRET", SECRET);
     let run = run
         .env("AZURE_AUTHORITY_HOST", "nonsense://")

@@ -1,4 +1,4 @@
-//! Failures of the token endpoint do not cost control while there is a valid token, or time.
+//! A failing endpoint costs no control while there is a valid token, or time.
 
 use super::*;
 use crate::entra::desk::Capabilities;
@@ -14,8 +14,7 @@ fn outage(container: &str, manner: Capabilities) {
     let mut one = stage.instance(run, "one", &["--term", "60000:9"]);
     journal.await_tag(What::Beat, "one");
     stage.desk.set(manner);
-    // The new token is requested, and does not come. Renewals continue with the old one, without
-    // waiting for the endpoint.
+    // The new token does not come; renewals continue with the old one, without waiting.
     stage.desk.await_asked(2);
     let renewed = one.stderr().matches("renewed").count();
     one.await_log_times("renewed", renewed + 1);
@@ -74,7 +73,7 @@ fn short_lived_tokens_are_renewed_unnoticed() {
     stage.desk.set(Capabilities::Issue(6));
     let run = stage.with_workload(stage.run()).arg("-v");
     let mut one = stage.instance(run, "one", &[]);
-    // More than two of their lifetimes, more than one lease.
+    // More than two of their lifetimes, and than one lease.
     stage.desk.await_asked(7);
     one.assert_running();
     stage.let_end("one");
@@ -110,7 +109,7 @@ fn a_standby_waits_for_an_endpoint_that_is_away_at_first() {
 #[test]
 fn a_token_that_the_store_refuses_is_asked_for_anew() {
     let stage = Stage::new("stale");
-    // The token claims an hour, and is valid for twelve seconds: a clock is wrong.
+    // Claimed for an hour, valid for twelve seconds: a clock is wrong.
     let until = 4_000_000_000_u64;
     let stale = format!(
         r#"{{"token_type":"Bearer","expires_in":3600,"expires_on":"{until}","access_token":"{}"}}"#,

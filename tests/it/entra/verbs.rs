@@ -1,5 +1,3 @@
-//! The verbs authenticate as `run` does.
-
 use super::*;
 use crate::entra::desk::Capabilities;
 

@@ -1,4 +1,4 @@
-//! Each way to a token leads to control, and the ways are tried in their order.
+//! Each way to a token leads to control, in their order.
 
 use std::os::unix::fs::PermissionsExt as _;
 
@@ -50,7 +50,6 @@ fn a_client_secret_before_a_managed_identity() {
 fn a_managed_identity_by_the_platform_s_endpoint() {
     let stage = Stage::local("way-managed");
     let run = stage.with_endpoint(stage.run());
-    // No proxy sees it.
     let run = run
         .env("AZURE_AUTHORITY_HOST", "")
         .env("HTTP_PROXY", "http://127.0.0.1:1");
@@ -97,7 +96,6 @@ fn with_az<'a>(stage: &'a Stage, run: Run<'a>, script: &str) -> Run<'a> {
     let path = std::env::var("PATH").expect("a way");
     let path = format!("{}:{path}", directory.display());
     run.env("PATH", path)
-        // A closed port.
         .env("AZURE_POD_IDENTITY_AUTHORITY_HOST", "http://127.0.0.1:1")
 }
 

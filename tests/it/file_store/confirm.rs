@@ -19,7 +19,7 @@ async fn renewal_notices_a_lost_lock() {
     acquire(&a).await;
     assert_eq!(renew(&a).await, Ok(()));
 
-    // A process with the same description unlocks both: first flock(2)'s lock, then the other.
+    // The same description unlocks both: first flock(2)'s lock, then the other.
     let file = fs::File::from(descriptor(&a));
     // nix's type unlocks when dropped.
     drop(Flock::lock(file, FlockArg::LockExclusiveNonblock).expect("ours"));

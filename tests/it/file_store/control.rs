@@ -1,4 +1,4 @@
-//! Control of a file is obtained, kept by every process that has the descriptor, and released.
+//! Control of a file: kept by every process with the descriptor.
 
 use std::fs;
 use std::sync::Arc;
@@ -82,8 +82,8 @@ async fn tokens_grow_over_a_hundred_tenures_whatever_happens_to_the_record() {
     for round in 0..100 {
         // A new store each time: only the file remembers.
         let store = open(&path, "a");
-        // Closing is not enough: a child that another test is forking just now has the descriptor,
-        // and the lock, until it execs.
+        // Closing is not enough: a child that another test is forking has the descriptor, and the
+        // lock, until it execs.
         let token = stand_by(&store).await.token;
         assert!(token > last, "round {round}: {token} after {last}");
         last = token;
@@ -125,7 +125,7 @@ async fn release_reports_a_replaced_file_and_still_unlocks_it() {
         );
         // Reported once.
         release(&a).await;
-        // `b` has the old file open: it finds that free, and changes to the new one.
+        // `b` finds the old file free, and changes to the new one.
         assert_eq!(acquire(&b).await.token, 2);
         assert_eq!(acquire(&open(&kept, "c")).await.token, 2, "unlocked");
         release(&b).await;

@@ -1,5 +1,5 @@
-//! The file store against real files, descriptions and processes. Two stores in one process exclude
-//! each other like two machines: a lock belongs to its description.
+//! The file store against real files and processes. Two stores in one process exclude each other
+//! like two machines: a lock belongs to its description.
 
 mod confirm;
 mod control;
@@ -61,7 +61,6 @@ async fn held(store: &File) -> HolderInfo {
     }
 }
 
-/// Waits for `store`'s lock, as a standby does, and acquires it.
 async fn stand_by(store: &File) -> Grant {
     in_time(async {
         loop {
@@ -75,7 +74,6 @@ async fn stand_by(store: &File) -> Grant {
     .await
 }
 
-/// Returns the descriptor that keeps `store`'s lock.
 fn descriptor(store: &File) -> OwnedFd {
     let ours = store.orphan_release().expect("duplicated");
     ours.descriptor.expect("a lock")

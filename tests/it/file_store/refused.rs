@@ -55,7 +55,7 @@ fn non_lock_file_is_refused_before_anything_starts() {
     refuse(&fifo, "not a regular file");
 }
 
-/// A small tmpfs, or the reason why this test cannot have one.
+/// A small one, or the reason why there is none.
 struct Tmpfs(TempDir);
 
 impl Tmpfs {
@@ -78,7 +78,7 @@ impl Tmpfs {
 
     fn make_read_only(&self) {
         let (nothing, flags) = (None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY);
-        // Until it execs, a fork of a concurrent test has this process's files open for writing.
+        // Until it execs, a concurrent test's fork has this process's files open for writing.
         let busy = Err(nix::errno::Errno::EBUSY);
         let remount = || mount(nothing, self.0.path(), nothing, flags, nothing);
         let done = || Some(remount()).filter(|done| *done != busy);
@@ -100,7 +100,6 @@ async fn a_full_disk_means_not_acquired_and_nothing_stays_locked() {
     let path = small.0.path().join("lock");
     let (a, b) = (open(&path, "a"), open(&path, "b"));
     let ballast = small.0.path().join("ballast");
-    // It fills the disk, and then fails.
     fs::write(&ballast, [1; 16384]).expect_err("a full disk");
     let failure = a.acquire(late()).await.expect_err("no room");
     assert!(
@@ -129,7 +128,7 @@ async fn a_read_only_file_system_is_refused() {
     assert!(error.why.contains("read-only") && !error.denied, "{error}");
 }
 
-/// Variable that tells the second process of `a_user_without_permission_is_denied` what to open.
+/// Tells the second process of `a_user_without_permission_is_denied` what to open.
 const OPEN_THIS: &str = "FILE_STORE_OPEN_THIS";
 
 #[test]
@@ -144,7 +143,7 @@ fn a_user_without_permission_is_denied() {
     fs::write(&path, "").expect("a file");
     fs::set_permissions(&path, fs::Permissions::from_mode(0o444)).expect("read-only");
     fs::set_permissions(&directory, fs::Permissions::from_mode(0o755)).expect("open to all");
-    // This very program in a place that every user can reach, as a user who may only read.
+    // As a user who may only read, from a place that every user can reach.
     let program = ourselves();
     for path in [path.clone(), directory.path().join("new")] {
         let mut child = Command::new(&program.path);

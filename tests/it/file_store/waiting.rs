@@ -1,4 +1,4 @@
-//! Waiting for the lock: a dropped wait leaves no lock, and a replaced file is noticed.
+//! Waiting: a dropped wait leaves no lock, and a replaced file is noticed.
 
 use std::fs;
 use std::os::unix::fs::MetadataExt;
@@ -9,7 +9,7 @@ use nix::fcntl::{Flock, FlockArg};
 
 use super::*;
 
-/// Starts a future and drops it; returns whether it was ready.
+/// Returns whether the dropped future was ready.
 async fn poll_once(future: impl Future) -> bool {
     tokio::pin!(future);
     std::future::poll_fn(|context| std::task::Poll::Ready(future.as_mut().poll(context).is_ready()))
@@ -21,7 +21,7 @@ async fn abandoned_waiter_leaves_no_lock() {
     let (_directory, path) = temporary();
     let (a, b, c) = (open(&path, "a"), open(&path, "b"), open(&path, "c"));
     for _ in 0..50 {
-        // An abandoned waiter may get the lock for a moment; it releases it at once.
+        // It may get the lock for a moment, and releases it at once.
         stand_by(&a).await;
         poll_once(b.until_free()).await;
         release(&a).await;
@@ -44,7 +44,7 @@ async fn a_lock_the_waiter_got_is_given_up_by_release_and_by_drop() {
     acquire(&a).await;
     release(&a).await;
     in_time(b.until_free()).await;
-    // Another process has the description open, so closing it would not unlock.
+    // Closing would not unlock: another process has the description.
     let child = heir(&b);
     held(&a).await;
     drop(b);
@@ -64,8 +64,7 @@ async fn lock_granted_to_a_waiter_passes_to_the_attempt_and_the_tree() {
         release(&b).await;
     }
     stand_by(&b).await;
-    // A waiter of the same store during its tenure: it must not unlock, nor keep the tenure from
-    // ending with the tree.
+    // It must not unlock, nor keep the tenure from ending with the tree.
     poll_once(b.until_free()).await;
     in_time(b.renew(late())).await.expect("ours");
     let child = heir(&b);
@@ -136,9 +135,8 @@ async fn a_standby_goes_over_to_a_file_that_took_the_place_of_the_old_one() {
     release(&a).await;
     assert_eq!(acquire(&a).await.token, 2);
     fs::remove_file(&path).expect("to remove it");
-    // The old holder's command may still run: b must wait for it.
+    // The old holder's command may still run: b must wait.
     held(&b).await;
-    // It is still unlocked.
     let told = in_time(a.release(late())).await;
     assert!(matches!(told, Err(Failure::Lost { .. })), "{told:?}");
     in_time(b.until_free()).await;
@@ -158,7 +156,6 @@ async fn a_standby_goes_over_to_a_file_that_took_the_place_of_the_old_one() {
     held(&c).await;
 }
 
-/// Locks as flock(1) does.
 fn flock(path: &Path) -> Option<Flock<fs::File>> {
     let file = fs::File::open(path).expect("a lock file");
     Flock::lock(file, FlockArg::LockExclusiveNonblock).ok()
@@ -184,7 +181,7 @@ async fn flock_has_the_lock_when_the_tree_has_it_no_more() {
     drop(a);
     assert!(flock(&path).is_none());
     bury(child);
-    // Wait for it: a process that a concurrent test forks has the description, too, until it execs.
+    // A process that a concurrent test forks has the description until it execs.
     let file = fs::File::open(&path).expect("a lock file");
     let locked = tokio::task::spawn_blocking(|| Flock::lock(file, FlockArg::LockExclusive).is_ok());
     assert!(in_time(locked).await.expect("asked"));
@@ -196,7 +193,7 @@ async fn a_waiter_for_flock_shuts_no_other_instance_out() {
     let (a, b) = (open(&path, "a"), open(&path, "b"));
     let stranger = flock(&path).expect("free");
     held(&a).await;
-    // Abandoned in the kernel: the waiter unlocks when it is granted the lock.
+    // The abandoned waiter unlocks when it is granted the lock.
     poll_once(a.until_free()).await;
     held(&b).await;
     drop(stranger);

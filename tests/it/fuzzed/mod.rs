@@ -1,6 +1,6 @@
-//! Readers of foreign bytes, given broken bytes: for each target 10,000 inputs made from valid
-//! ones, the same on every run. `FUZZ_COUNT` sets the number and `FUZZ_SEED` the seed; `fuzz/` has
-//! the same targets for libFuzzer.
+//! Readers of foreign bytes, given broken bytes: for each target 10,000 inputs from valid ones, the
+//! same on every run. `FUZZ_COUNT` sets the number and `FUZZ_SEED` the seed; `fuzz/` has the same
+//! targets for libFuzzer.
 
 mod mutator;
 #[expect(unreachable_pub, reason = "fuzz/ has the same file, as a library")]
@@ -16,7 +16,6 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect(name))
 }
 
-/// Plays a target; a failure names the input.
 fn play(name: &str) {
     let target = TARGETS.iter().find(|target| target.name == name);
     let target = target.expect("one of the targets");

@@ -1,9 +1,8 @@
-//! Mutations of valid bytes: bits flipped, parts cut, repeated, moved or taken from another seed,
-//! and false lengths. The same for the same seed.
+//! Mutations of valid bytes, the same for the same seed.
 
 use fastrand::Rng;
 
-/// Longest input: longer than any reader takes at once.
+/// Longer than any reader takes at once.
 const LONGEST: usize = 16 * 1024;
 
 /// Numbers that readers get wrong.
@@ -22,7 +21,6 @@ const NUMBERS: [&[u8]; 12] = [
     &[0, 0, 0, 7],
 ];
 
-/// Makes an input from one or two of the seeds.
 pub(super) fn mutated(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     let mut bytes = seeds[rng.usize(..seeds.len())].clone();
     for _ in 0..=rng.usize(..4) {
@@ -32,7 +30,6 @@ pub(super) fn mutated(rng: &mut Rng, seeds: &[Vec<u8>]) -> Vec<u8> {
     bytes
 }
 
-/// Returns a random position, the end included.
 fn place(rng: &mut Rng, bytes: &[u8]) -> usize {
     rng.usize(..=bytes.len())
 }
@@ -77,7 +74,6 @@ fn change(rng: &mut Rng, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
             bytes.splice(gone, piece);
         }
         6 => {
-            // A false length or number.
             let number = NUMBERS[rng.usize(..NUMBERS.len())];
             let digits: Vec<usize> = (0..bytes.len())
                 .filter(|at| bytes[*at].is_ascii_digit())
@@ -98,7 +94,6 @@ fn change(rng: &mut Rng, bytes: &mut Vec<u8>, seeds: &[Vec<u8>]) {
             let at = place(rng, bytes);
             bytes.splice(at..at, noise);
         }
-        // Swap two parts.
         _ => {
             let at = place(rng, bytes);
             bytes.rotate_left(at);

@@ -1,5 +1,5 @@
-//! Properties of every reader of foreign bytes: one function for each reader, which takes any bytes
-//! and panics if a property does not hold. [`TARGETS`] lists them with valid seeds.
+//! Properties of readers of foreign bytes: each function takes any bytes and panics if a property
+//! does not hold.
 //!
 //! The bounded test in this folder calls them on every run, and `fuzz/` with libFuzzer's bytes;
 //! this file depends on neither. It bounds memory by the output: no reader returns more than a
@@ -90,8 +90,6 @@ fn a_record() -> Record {
 
 const RESULTS: &str = r#"[{"key":"vé\n","periods":true,"over":{"period":3600,"exit":0,"token":6,"by":"höst","at":"2026-01-01T00:00:00Z"}},{"key":"b","tries":{"failed":2,"token":7}}]"#;
 
-// --- the record in a lock file ---
-
 /// Checks a lock file with any content.
 pub fn lock_record(bytes: &[u8]) {
     let content = file_record::decode(bytes);
@@ -103,7 +101,7 @@ pub fn lock_record(bytes: &[u8]) {
             let Content::Record(back) = file_record::decode(&written) else {
                 panic!("what was written is no record");
             };
-            // Texts may be cut, but not what counts; a second round changes nothing.
+            // Texts may be cut, but not what counts.
             assert_eq!(
                 (back.token, back.pid, back.draining),
                 (record.token, record.pid, record.draining)
@@ -121,7 +119,7 @@ pub fn lock_record(bytes: &[u8]) {
         }
         Content::Damaged(None) | Content::Empty | Content::Shared | Content::Foreign => {}
     }
-    // The token of a torn record never goes back; the bytes say where it is torn.
+    // A torn record's token never goes back; the bytes say where it is torn.
     let (Some(at), Some(by)) = (bytes.first(), bytes.get(1)) else {
         return;
     };
@@ -152,8 +150,6 @@ fn lock_records() -> Vec<Vec<u8>> {
         b"\0\0\"token\": 7,\"holder\"{\"token\":12,".to_vec(),
     ]
 }
-
-// --- the record of a version on a shared drive ---
 
 fn fnv(bytes: &[u8]) -> u64 {
     bytes.iter().fold(0xcbf2_9ce4_8422_2325, |hash, byte| {
@@ -193,10 +189,10 @@ pub fn version_record(bytes: &[u8]) {
         if long < 1024 {
             assert_eq!(back, record);
         }
-        // A trafficcop that uses the kernel's locks takes it for a foreign file.
+        // With the kernel's locks it is a foreign file.
         assert_eq!(file_record::decode_record(&written), Content::Foreign);
         assert_eq!(file_record::decode(&written), Content::Shared);
-        // Cut anywhere, it is no record, and not another one.
+        // Cut anywhere, it is no record.
         let cut = usize::from(bytes[bytes.len() / 2]) * written.len() / 256;
         assert_eq!(VersionRecord::decode(&written[..cut]), None);
     }
@@ -222,9 +218,7 @@ fn version_records() -> Vec<Vec<u8>> {
     ]
 }
 
-// --- the record as a blob's metadata ---
-
-/// Checks pairs, one a line, as `KEY:VALUE`.
+/// Checks lines of `KEY:VALUE`.
 pub fn blob_metadata(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
         return;
@@ -247,9 +241,9 @@ pub fn blob_metadata(bytes: &[u8]) {
         return;
     };
     assert!(texts(record) <= bytes.len());
-    // A token that is no number is reported, and never read as one.
+    // A token that is no number is reported.
     assert!(found.broken_token.is_none() || record.token == 0);
-    // New results replace unreadable ones that an older write left.
+    // New results replace unreadable ones.
     let mut others = found.others.clone();
     if record.once != TaskLog::EMPTY {
         others.retain(|key, _| !key.eq_ignore_ascii_case("trafficcop_once"));
@@ -291,9 +285,7 @@ fn blob_metadatas() -> Vec<Vec<u8>> {
     ]
 }
 
-// --- results of tasks ---
-
-/// Checks results as text, and as one of the two lines of a lock file.
+/// Checks results as text, and as a line of a lock file.
 pub fn task_log(bytes: &[u8]) {
     let edition = bytes
         .iter()
@@ -301,7 +293,7 @@ pub fn task_log(bytes: &[u8]) {
     if let Some((_, task_log)) = once_log::decode(bytes) {
         reads_back(&task_log, edition, bytes.len());
     }
-    // Random lines are never whole: so their content is tried alone, too.
+    // Random lines are never whole: their content is tried alone.
     let value = serde_json::from_slice::<Value>(bytes).unwrap_or_default();
     let text = match value.get("once") {
         Some(once) => once.to_string(),
@@ -326,7 +318,7 @@ fn reads_back(task_log: &TaskLog, edition: u64, length: usize) {
     if task_log.fits() {
         assert_eq!(once_log::decode(&line), Some((edition, back)));
     }
-    // A line torn over an older one is one of the two, or none.
+    // Torn over an older one, it is one of the two, or none.
     let before = once_log::encode(&TaskLog::EMPTY, edition.wrapping_sub(1));
     let cut = length % line.len();
     let torn = [&line[..cut], &before[cut..]].concat();
@@ -346,15 +338,13 @@ fn task_logs() -> Vec<Vec<u8>> {
     ]
 }
 
-// --- who we are ---
-
 const KEY: &str = "c2VjcmV0LW9mLXRoZS1hY2NvdW50";
 const SIGNATURE: &str = "c2lnbmF0dXJlLW9mLXRoZS1zYXM";
 
 /// Reads an account: a message about it is short and shows no secret.
 fn finds(variable: &'static str, bytes: &[u8]) -> Option<Account> {
     let text = String::from_utf8_lossy(bytes).into_owned();
-    // Without this, it looks for credentials in the machine's environment.
+    // Otherwise it looks for credentials in the machine's environment.
     let options = AuthOptions {
         auth: Auth::Auto,
         ..AuthOptions::default()
@@ -400,7 +390,9 @@ pub fn connection_string(bytes: &[u8]) {
 fn connection_strings() -> Vec<Vec<u8>> {
     [
         format!("DefaultEndpointsProtocol=https;AccountName=acct;AccountKey={KEY};EndpointSuffix=core.windows.net"),
-        format!("BlobEndpoint=https://acct.blob.core.windows.net/;QueueEndpoint=https://acct.queue.core.windows.net;SharedAccessSignature=sv=2024-11-04&sr=c&sp=rw&sig={SIGNATURE}%3D"),
+        format!("BlobEndpoint=https://acct.blob.core.windows.net/;\
+             QueueEndpoint=https://acct.queue.core.windows.net;\
+             SharedAccessSignature=sv=2024-11-04&sr=c&sp=rw&sig={SIGNATURE}%3D"),
         format!("AccountName=devstoreaccount1;AccountKey={KEY};BlobEndpoint=http://127.0.0.1:10000/devstoreaccount1"),
         "UseDevelopmentStorage=true".to_owned(),
     ]
@@ -410,7 +402,7 @@ fn connection_strings() -> Vec<Vec<u8>> {
 
 /// Checks `AZURE_STORAGE_SAS_TOKEN`.
 pub fn sas(bytes: &[u8]) {
-    // A blank variable does not count; then Entra ID provides the credential.
+    // A blank one does not count; Entra ID provides the credential.
     if let Some(account) = finds("AZURE_STORAGE_SAS_TOKEN", bytes) {
         let blank = String::from_utf8_lossy(bytes).trim().is_empty();
         assert_eq!(account.kind() == "SAS", !blank);
@@ -428,8 +420,6 @@ fn sas_tokens() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-// --- what is named ---
-
 /// Checks the name or URL of a blob or a queue.
 pub fn target_url(bytes: &[u8]) {
     let Ok(text) = std::str::from_utf8(bytes) else {
@@ -440,7 +430,7 @@ pub fn target_url(bytes: &[u8]) {
         match read(text) {
             Ok(target) => {
                 assert!(target.container().len() + target.name().len() <= text.len() + 8);
-                // A name is not secret, whatever it contains.
+                // A name is not secret.
                 let shown = format!("{target:?}");
                 let named = format!("{}/{}", target.container(), target.name());
                 assert!(
@@ -464,7 +454,7 @@ pub fn target_url(bytes: &[u8]) {
     }
     match storage::Target::parse(text) {
         Ok(target) => {
-            // Characters that a URL's parser drops or decodes.
+            // A URL's parser drops or decodes these.
             let is_read = text.contains(['%', '\t', '\r', '\n']);
             assert!(text.contains(target.queue()) || is_read);
             let poison = target.poison(None);
@@ -476,7 +466,6 @@ pub fn target_url(bytes: &[u8]) {
 
 /// Checks that an error is one line without a secret.
 fn says_no_more(error: &str, text: &str) {
-    // Whenever it can be recognized.
     let signed = text.contains(&format!("sig={SIGNATURE}"));
     assert!(!signed || !error.contains(SIGNATURE), "{error}");
     assert!(error.len() <= 3 * text.len() + 1024, "{error}");
@@ -499,9 +488,7 @@ fn target_urls() -> Vec<Vec<u8>> {
     .to_vec()
 }
 
-// --- what a broker sends ---
-
-/// Checks a broker's stream; the first byte says in what pieces it comes.
+/// Checks a broker's stream, in pieces by the first byte.
 pub fn amqp_frames(bytes: &[u8]) {
     let Some((piece, stream)) = bytes.split_first() else {
         return;
@@ -525,18 +512,18 @@ pub fn amqp_frames(bytes: &[u8]) {
     let (events, short) = read(usize::MAX);
     let (others, other) = read(usize::from(*piece) + 1);
     assert_eq!(events, others);
-    // In pieces, a part of a broken frame has gone by already, which is shorter than a size.
+    // In pieces, a part of a broken frame that is shorter than a size has gone by already.
     assert_eq!(short.is_some(), other.is_some());
     if let (Some(whole), Some(cut)) = (short, other) {
         assert!(whole <= cut && cut - whole < 4, "{whole}, {cut}");
     }
-    // No frame is shorter than its header, and each yields one event at most.
+    // No frame is shorter than its header; each yields at most one event.
     assert!(events.len() <= stream.len() / 8);
     let long: usize = events
         .iter()
         .map(|event| match event {
             FrameEvent::Attach { name, .. } => name.len(),
-            // An invalid UTF-8 byte is shown as a character of three bytes.
+            // An invalid UTF-8 byte becomes a character of three.
             other => format!("{other:?}").len().saturating_sub(128) / 8,
         })
         .sum();
@@ -584,13 +571,11 @@ fn amqp_streams() -> Vec<Vec<u8>> {
     ]
 }
 
-// --- event logs ---
-
 /// Checks logs as instances, crashes and editors leave them.
 pub fn event_log(bytes: &[u8]) {
     let lines: Vec<&[u8]> = bytes.split(|byte| *byte == b'\n').collect();
     for line in &lines {
-        // A record is written as it was read, without unknown fields.
+        // Written as read, without unknown fields.
         if let Ok(record) = serde_json::from_slice::<EventRecord>(line) {
             let written = serde_json::to_vec(&record).expect("JSON");
             assert!(written.len() <= 8 * line.len() + 512);
@@ -600,7 +585,7 @@ pub fn event_log(bytes: &[u8]) {
     }
     let log = trafficcop_timeline::read([("log", bytes)]);
     let merged = trafficcop_timeline::merge(&log, 100_000_000);
-    // A copy, and another order of lines, do not change the report.
+    // Copies and the order of lines do not matter.
     let turned: Vec<&[u8]> = lines.iter().rev().copied().collect();
     let turned = turned.join(&b'\n');
     let again = trafficcop_timeline::merge(
@@ -617,7 +602,9 @@ fn event_logs() -> Vec<Vec<u8>> {
     let line = |who: &str, seq: u64, at: u64, event: &str, more: &str| {
         let (second, milli) = (at / 1000, at % 1000);
         format!(
-            "{{\"v\":1,\"time\":\"2026-01-01T00:00:{second:02}.{milli:03}Z\",\"boottime_ns\":{},\"boot_id\":\"b\",\"host\":\"h\",\"identity\":\"{who}\",\"pid\":7,\"run\":1,\"seq\":{seq},\"lock\":\"file:/x\",\"event\":\"{event}\"{more}}}\n",
+            "{{\"v\":1,\"time\":\"2026-01-01T00:00:{second:02}.{milli:03}Z\",\"boottime_ns\":{},\"boot_id\":\"b\",\
+             \"host\":\"h\",\"identity\":\"{who}\",\"pid\":7,\"run\":1,\"seq\":{seq},\
+             \"lock\":\"file:/x\",\"event\":\"{event}\"{more}}}\n",
             at * 1_000_000
         )
     };
@@ -655,9 +642,7 @@ fn event_logs() -> Vec<Vec<u8>> {
     vec![log.clone().into_bytes(), log.as_bytes()[half..].to_vec()]
 }
 
-// --- between supervisor and guardian ---
-
-/// Checks frames in sequence, followed by the changes of an environment.
+/// Checks frames, then changes of an environment.
 pub fn control_frames(bytes: &[u8]) {
     let (frames, rest) = bytes.as_chunks::<{ wire::FRAME }>();
     for frame in frames {
@@ -680,7 +665,7 @@ pub fn control_frames(bytes: &[u8]) {
             .map(|(name, value)| name.len() + value.as_ref().map_or(0, |value| value.len()))
             .sum();
         assert!(long <= bytes.len());
-        // Each could be passed to a command: no NUL, and a name without `=`.
+        // Fit for a command: no NUL, and no `=` in a name.
         for (name, value) in &changes {
             let whole = |text: &std::ffi::OsString| !text.as_encoded_bytes().contains(&0);
             assert!(whole(name) && value.as_ref().is_none_or(whole));
@@ -725,9 +710,7 @@ fn frame_sequences() -> Vec<Vec<u8>> {
     ]
 }
 
-// --- the doorbell ---
-
-/// Checks a record's doorbell, a holder's greeting, and its messages.
+/// Checks a record's doorbell, a greeting, and messages.
 pub fn doorbell(bytes: &[u8]) {
     if let Ok(text) = std::str::from_utf8(bytes)
         && let Ok(bell) = text.parse::<Bell>()
@@ -752,7 +735,7 @@ fn says(words: &[u8]) {
     let mut rings = 0;
     let last = understand(words, |_| rings += 1);
     assert!(rings <= words.len());
-    // Word by word, the same is understood, up to the last.
+    // Word by word, the same is understood.
     let mut others = 0;
     let other = words
         .iter()

@@ -1,5 +1,4 @@
-//! `--health https://…`: a server with a certificate of the tests' authority, and servers that are
-//! not trusted.
+//! `--health https://…`, with servers that are trusted or not.
 
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
@@ -22,17 +21,14 @@ use crate::support::scene::Scene;
 
 const WELL: &str = "HTTP/1.1 204 No Content\r\n\r\n";
 
-/// Beginning of a server's connection.
 enum Begins {
-    /// TLS with this certificate.
     With(Arc<ServerConfig>),
     /// Silence after the connection is accepted.
     Never,
-    /// Plain text instead of TLS.
     Plain,
 }
 
-/// A server with this behaviour, and the number of its answers.
+/// Server with the number of its answers.
 struct Server {
     port: u16,
     answered: Arc<AtomicUsize>,
@@ -165,7 +161,6 @@ fn a_server_whose_authority_is_trusted_keeps_control() {
     ] {
         let before = server.answered.load(Ordering::SeqCst);
         let mut one = asked(run, &url, PATIENT).start();
-        // The first has been judged by then.
         server.await_answers(before + 2);
         assert!(!one.stderr().contains("--health"), "{}", one.stderr());
         stop(&mut one);
@@ -185,7 +180,8 @@ fn costs_control(run: Run<'_>, url: &str, why: &str) {
 fn untrusted_server_fails_the_check_with_advice() {
     let scene = Scene::new();
     let server = Server::that(Begins::With(Arc::clone(&authority().server)), WELL);
-    let untrusted = "met a certificate whose issuer is not trusted on this machine: name the authority's in SSL_CERT_FILE";
+    let untrusted = "met a certificate whose issuer is not trusted on this machine: name the authority's in \
+        SSL_CERT_FILE";
     costs_control(scene.run_on_file(), &server.url(), untrusted);
     assert_eq!(
         server.answered.load(Ordering::SeqCst),

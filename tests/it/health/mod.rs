@@ -19,31 +19,26 @@ use crate::support::journal::{Line, What};
 use crate::support::programs;
 use crate::support::scene::Scene;
 
-/// Long enough for another instance to take over, and for the rest of a test.
+/// Time for another instance to take over, and for the rest of a test.
 const COOL: [&str; 2] = ["--cooldown", "1h"];
 
-/// Pace of checks that shall take too long.
+/// Checks that shall take too long.
 const QUICK: [&str; 4] = ["--health-every", "1s", "--health-timeout", "1s"];
-/// Pace of checks that shall succeed: a process may start more than a second late on a busy
-/// machine.
+/// Checks that shall succeed: a process may start more than a second late on a busy machine.
 const PATIENT: [&str; 4] = ["--health-every", "5s", "--health-timeout", "5s"];
-/// The second failure is one too many.
 const TWO_FAIL: [&str; 2] = ["--health-failures", "2"];
 
-/// Log text for a check that did not answer in its time.
 const TOO_LONG: &str = "took too long";
 
-/// Returns the pace for checks that shall fail for this reason.
+/// Returns the pace of checks that shall fail for this reason.
 fn pace(why: &str) -> [&'static str; 4] {
     if why == TOO_LONG { QUICK } else { PATIENT }
 }
 
-/// Path of the event log of a scene's instances.
 fn events(scene: &Scene) -> String {
     scene.path("events").display().to_string()
 }
 
-/// Returns the text and the picture of `trafficcop timeline`.
 fn timeline(scene: &Scene) -> (String, String) {
     let picture = scene.path("control.svg");
     let output = Command::new(programs::trafficcop())
@@ -62,7 +57,7 @@ fn signal(pid: i32, signal: Signal) {
     kill(Pid::from_raw(pid), signal).expect("it is there and ours");
 }
 
-/// Waits for the first beat of the command with this tag in another process.
+/// Waits for the first beat in another process.
 fn await_next(scene: &Scene, tag: &str, after: i32) -> Line {
     scene
         .journal
@@ -76,7 +71,6 @@ fn stop(instance: &mut Instance) {
     instance.wait();
 }
 
-/// Waits until this file has so many lines.
 fn await_lines(path: &Path, count: usize) {
     let text = || std::fs::read_to_string(path).unwrap_or_default();
     await_for(

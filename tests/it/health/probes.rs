@@ -1,4 +1,4 @@
-//! `--health CMD`: a command that checks, under the same promise as the command that it checks.
+//! `--health CMD`, under the same promise as the command that it checks.
 
 use std::fs::File;
 
@@ -85,7 +85,7 @@ fn checks_that_fail_now_and_then_stop_nothing() {
         asked.display()
     );
     let mut one = self::asked(&scene, scene.run_on_file(), "one", &script);
-    // Four have failed by then.
+    // Four have failed.
     await_lines(&asked, 7);
     one.await_log("--health succeeds again");
     assert!(!one.stderr().contains("hung:"), "{}", one.stderr());
@@ -113,7 +113,7 @@ fn check_that_cannot_be_started_for_want_of_processes_stops_nothing() {
     assert_eq!(scene.journal.tenures().len(), 1);
 }
 
-/// The check forks a daemon that ignores TERM, ignores TERM itself, and never ends.
+/// A check that ignores TERM and never ends, with a daemon that ignores it, too.
 #[test]
 fn hanging_check_is_killed_with_its_tree_at_its_time_limit() {
     let scene = Scene::new();
@@ -126,7 +126,7 @@ fn hanging_check_is_killed_with_its_tree_at_its_time_limit() {
     stop(&mut two);
     stop(&mut one);
     scene.await_nobody();
-    // The checks belong to their command's tenure.
+    // Checks belong to their command's tenure.
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
@@ -300,7 +300,7 @@ fn without_the_guardian_of_its_checks_an_instance_ends_in_order() {
         .args(["--health-timeout", "1h"])
         .journalist("one", &["--term", "100:0"])
         .start();
-    // Wait for both: a process that is stopped before its first line has no end in the journal.
+    // A process that is stopped before its first line has no end in the journal.
     scene.journal.await_tag(What::Beat, "one");
     let check = scene.journal.await_tag(What::Beat, "one/health");
     signal(parent_of(check.pid), Signal::SIGKILL);

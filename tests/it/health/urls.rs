@@ -1,5 +1,3 @@
-//! `--health URL`: servers that answer, and servers that do not.
-
 use std::io::{BufRead as _, BufReader, Write as _};
 use std::net::{TcpListener, TcpStream};
 use std::sync::Arc;
@@ -10,10 +8,9 @@ use crate::support::await_for;
 use crate::support::closed_port::ClosedPort;
 use crate::support::scene::Scene;
 
-/// Reaction of a server to a connection whose request was read.
 type Answer = fn(TcpStream);
 
-/// A server with this reaction, and the number of its connections.
+/// Server with the number of its connections.
 struct Server {
     url: String,
     came: Arc<AtomicUsize>,
@@ -52,7 +49,6 @@ impl Server {
 }
 
 fn say(mut stream: TcpStream, text: &str) {
-    // The client may have hung up.
     let _ = stream.write_all(text.as_bytes());
 }
 
@@ -77,7 +73,6 @@ fn a_server_that_answers_keeps_control_however_long_its_answer_is() {
             .env("http_proxy", "http://127.0.0.1:1")
             .command(["sleep", "1000"])
             .start();
-        // Two have been judged by then.
         server.await_asked(3);
         assert!(!one.stderr().contains("--health"), "{}", one.stderr());
         stop(&mut one);

@@ -15,8 +15,8 @@ use crate::support::journal::What;
 use crate::support::scene::Scene;
 use crate::support::{await_for, processes};
 
-/// Starts a command that feeds its watchdog until a file exists. Its limit is three seconds,
-/// because a busy machine may not schedule it for more than one.
+/// Starts a command that feeds its watchdog until a file exists. Its limit is three seconds: a busy
+/// machine may not schedule it for more than one.
 fn fed<'a>(scene: &'a Scene, run: Run<'a>, name: &str) -> Instance {
     let deadlock = scene.path(&format!("{name}.deadlock"));
     run.args(["--identity", name, "--watchdog", "3s", "--event-log"])
@@ -29,8 +29,7 @@ fn fed<'a>(scene: &'a Scene, run: Run<'a>, name: &str) -> Instance {
         .start()
 }
 
-/// Checks that control went from `one`, whose command hangs, to `two`, and that the timeline has
-/// the cause.
+/// Checks that control went from the hanging `one` to `two`, and the timeline has the cause.
 fn control_moved(scene: &Scene, mut one: Instance, mut two: Instance) {
     scene.journal.await_tag(What::Beat, "two");
     one.await_log("hung: no WATCHDOG=1 for 3s");
@@ -98,7 +97,7 @@ fn a_supervisor_that_was_stopped_does_not_take_that_for_its_command_s_silence() 
     };
     let now = || trafficcop::Instant::now().as_nanos();
     let twice_its_time = 6_000_000_000;
-    // The supervisor alone: the command continues, unheard.
+    // The supervisor alone; the command continues.
     one.freeze();
     beats(now() + twice_its_time);
     one.signal(Signal::SIGCONT);
@@ -146,7 +145,7 @@ fn with_restart_a_command_that_hangs_is_started_again_and_control_is_kept() {
     stop(&mut one);
 }
 
-/// Returns a script that prints the address of its socket, and runs on.
+/// Prints the address of its socket, and runs on.
 fn telling(scene: &Scene) -> String {
     let found = scene.path("found");
     format!(
@@ -211,7 +210,7 @@ fn watchdog_counts_from_the_first_word_and_not_from_the_start() {
         .run_on_file()
         .args(["--watchdog", "1s"])
         .args(COOL)
-        // Its start takes longer than later silence may.
+        // A start longer than later silence may be.
         .shell(&format!("sleep 3; {}", telling(&scene)))
         .start();
     let [socket, ..] = &told(&scene)[..] else {
@@ -244,7 +243,7 @@ fn command_that_never_says_ready_is_hung_at_the_end_of_its_start() {
 fn extend_timeout_gives_a_start_more_time() {
     let scene = Scene::new();
     let later = scene.path("later");
-    // Another process of the tree notes that the limit has passed twice.
+    // Another process notes that the limit has passed twice.
     let script = format!(
         "(sleep 12; echo >> {}) & {}",
         later.display(),
@@ -268,7 +267,6 @@ fn extend_timeout_gives_a_start_more_time() {
     stop(&mut one);
 }
 
-/// systemd-notify is the client for scripts.
 #[test]
 fn systemd_notify_feeds_the_watchdog() {
     let there = std::process::Command::new("systemd-notify")
@@ -283,7 +281,6 @@ fn systemd_notify_feeds_the_watchdog() {
         .run_on_file()
         .args(["--watchdog", "2s"])
         .args(COOL)
-        // Three times the limit.
         .shell(
             "for n in $(seq 30); do systemd-notify WATCHDOG=1 || exit 9; sleep 0.2; done; exit 7",
         )

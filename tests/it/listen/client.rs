@@ -1,4 +1,4 @@
-//! A client without repairs: one request on one connection, written by hand.
+//! One request on one connection, written by hand.
 
 use std::collections::BTreeMap;
 use std::io::{self, Read, Write};
@@ -12,12 +12,11 @@ use crate::support::{PATIENCE, await_for};
 #[derive(Debug)]
 pub(crate) struct Reply {
     pub(crate) status: u16,
-    /// Headers, with names in lower case.
+    /// Names are in lower case.
     pub(crate) headers: BTreeMap<String, String>,
     pub(crate) body: String,
 }
 
-/// Returns the TCP address in this instance's log.
 pub(crate) fn address(instance: &Instance) -> SocketAddr {
     let words = "answering at http://";
     instance.await_log(words);
@@ -37,7 +36,6 @@ pub(crate) fn request(method: &str, path: &str) -> String {
     format!("{method} {path} HTTP/1.1\r\nHost: here\r\n\r\n")
 }
 
-/// Reads until the end of the connection.
 pub(crate) fn read(mut stream: impl Read) -> io::Result<Reply> {
     let mut bytes = Vec::new();
     stream.read_to_end(&mut bytes)?;
@@ -88,7 +86,6 @@ pub(crate) fn status(to: SocketAddr) -> serde_json::Value {
     serde_json::from_str(&reply.body).unwrap_or_else(|why| panic!("{why}: {reply:?}"))
 }
 
-/// Waits until `/status` fulfils a condition.
 pub(crate) fn await_status(
     to: SocketAddr,
     what: &str,
@@ -101,7 +98,6 @@ pub(crate) fn await_status(
     )
 }
 
-/// Waits until `/status` has this state.
 pub(crate) fn await_state(to: SocketAddr, state: &str) -> serde_json::Value {
     await_status(to, state, |status| status["state"] == state)
 }

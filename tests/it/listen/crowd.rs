@@ -1,4 +1,4 @@
-//! A crowd of clients is limited, and delays neither other clients nor a renewal.
+//! A crowd of clients is limited, and delays neither others nor a renewal.
 
 use std::io::{Read, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -14,7 +14,6 @@ use crate::support::processes::allow_ourselves_files;
 use crate::support::proxy::{Call, Proxy};
 use crate::support::scene::Scene;
 
-/// Largest number of connections that the server accepts.
 const CONNECTIONS: usize = 64;
 const OF_ITS_OWN: usize = 64;
 
@@ -32,7 +31,7 @@ fn a_request_that_never_ends_is_cut_off() {
         let mut stream = connect(at).expect("a connection");
         stream.write_all(beginning.as_bytes()).expect("sent");
         let mut rest = Vec::new();
-        // With or without an answer, it ends within the time limit of `connect`.
+        // It ends within `connect`'s time limit.
         let _ = stream.read_to_end(&mut rest);
         let said = String::from_utf8_lossy(&rest).into_owned();
         assert!(!said.contains("200 OK"), "{said}");
@@ -49,15 +48,14 @@ fn idle_connections_do_not_block_other_clients() {
     for _ in 0..4 * CONNECTIONS {
         crowd.push(connect(at).expect("a connection"));
     }
-    // Answered at once, while the others are still connected.
     let reply = try_ask(at, "GET", "/leader").expect("an answer");
     assert_eq!(reply.status, 200);
     let open = open_files(one.pid());
     assert!(open < CONNECTIONS + OF_ITS_OWN, "{open} open files");
 }
 
-/// Holds as many connections as possible, sends a byte on each now and then, and replaces those
-/// that were closed.
+/// Holds as many connections as possible, sends a byte on each now and then, and replaces closed
+/// ones.
 fn besiege(at: SocketAddr, size: usize, opened: &AtomicUsize, stop: &AtomicBool) {
     let mut crowd: Vec<TcpStream> = Vec::with_capacity(size);
     let fresh = || {
@@ -89,7 +87,7 @@ fn besiege(at: SocketAddr, size: usize, opened: &AtomicUsize, stop: &AtomicBool)
 
 #[test]
 fn ten_thousand_who_hold_on_cost_no_renewal() {
-    // This process has the client's half, and other tests.
+    // The client's half, and other tests.
     let files = allow_ourselves_files(11_000);
     let size = usize::try_from(files.saturating_sub(600).min(10_000)).expect("a number");
     let scene = Scene::new();

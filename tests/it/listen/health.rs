@@ -49,7 +49,7 @@ fn a_command_that_hangs_is_no_leader_and_its_health_is_told_everywhere() {
 
     File::create(&sick).expect("a file");
     health("hung");
-    // The effect is reported an instant later, and the server has a thread of its own.
+    // Reported an instant later, and the server has its own thread.
     await_for(
         "the drain",
         || (document()["state"] == "draining").then_some(()),

@@ -2,8 +2,8 @@
 //!
 //! An answer of 200 was true at some moment between its request and its end. A tenure has no
 //! pauses, so between the first and the last such answer with its token the instance claimed to
-//! lead all the time. Two of these spans may not overlap, and no answer may lie wholly within the
-//! span of another tenure.
+//! lead all the time. Two of these spans may not overlap, and no answer may lie wholly within
+//! another tenure's span.
 
 use std::collections::BTreeMap;
 
@@ -11,14 +11,13 @@ use std::collections::BTreeMap;
 pub(super) struct Yes {
     pub(super) who: &'static str,
     pub(super) token: u64,
-    /// CLOCK_BOOTTIME before the request was sent.
+    /// CLOCK_BOOTTIME before the request.
     pub(super) asked: u64,
-    /// CLOCK_BOOTTIME after the answer had come.
+    /// CLOCK_BOOTTIME after the answer.
     pub(super) told: u64,
 }
 
 pub(super) fn faults(answers: &[Yes]) -> Vec<String> {
-    // From the end of the first answer to the beginning of the last.
     let mut certain: BTreeMap<(&str, u64), (u64, u64)> = BTreeMap::new();
     for yes in answers {
         let tenure = certain.entry((yes.who, yes.token)).or_insert((u64::MAX, 0));
@@ -83,7 +82,7 @@ fn both_at_once_is_seen() {
         yes("two", 2, 20, 22),
     ];
     assert!(!faults(&answers).is_empty());
-    // A single answer in the middle of another's tenure.
+    // A single answer within another's tenure.
     let answers = [
         yes("two", 2, 0, 2),
         yes("one", 1, 5, 6),

@@ -1,5 +1,3 @@
-//! `/leader`, polled at two instances while control changes.
-
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::net::{SocketAddr, TcpStream};
@@ -44,7 +42,7 @@ fn poll_once(who: &'static str, at: SocketAddr) -> Option<Yes> {
     })
 }
 
-/// Polls both instances while `play` runs.
+/// Polls both while `play` runs.
 fn watched(one: SocketAddr, two: SocketAddr, play: impl FnOnce()) -> Vec<Yes> {
     let stop = AtomicBool::new(false);
     thread::scope(|scope| {
@@ -65,7 +63,7 @@ fn watched(one: SocketAddr, two: SocketAddr, play: impl FnOnce()) -> Vec<Yes> {
 fn control_that_goes_round_is_never_told_of_two_at_once() {
     let scene = Scene::new();
     let options = ["--max-hold", "1s", "--cooldown", "100ms"];
-    // Its slow end makes the change observable.
+    // A slow end makes the change observable.
     let script = "trap 'sleep 0.1; exit 0' TERM; while :; do sleep 0.02; done";
     let (_one, at_one) = instance(&scene, "one", &options, script);
     let (_two, at_two) = instance(&scene, "two", &options, script);
@@ -82,7 +80,7 @@ fn control_that_goes_round_is_never_told_of_two_at_once() {
         );
     });
     assert_eq!(faults(&answers), [""; 0]);
-    // On a busy machine a second may pass between two polls, so some tenures may be missed.
+    // On a busy machine a second may pass between two polls, so tenures may be missed.
     let led: BTreeSet<u64> = answers.iter().map(|yes| yes.token).collect();
     let seen = led.range(1..=TENURES).count() as u64;
     assert!(seen > TENURES / 2, "of {TENURES} tenures only {led:?}");
@@ -120,7 +118,7 @@ fn instance_stopped_past_its_lease_never_answers_that_it_leads() {
     let answers = watched(at_one, at_two, || {
         one.freeze();
         await_leader(at_two);
-        // They wait in the kernel, and are its first work when it continues.
+        // The kernel has them; they are its first work when it continues.
         for _ in 0..32 {
             let mut stream = connect(at_one).expect("the kernel takes it");
             let sent = stream.write_all(request("GET", "/leader").as_bytes());
@@ -129,7 +127,7 @@ fn instance_stopped_past_its_lease_never_answers_that_it_leads() {
         }
         one.signal(Signal::SIGCONT);
         for stream in waiting.drain(..) {
-            // Too many at once displace each other.
+            // Too many displace each other.
             if let Ok(reply) = read(stream) {
                 assert_eq!(reply.status, 503, "{reply:?}\n{}", one.stderr());
                 answered += 1;
@@ -147,7 +145,7 @@ fn instance_stopped_past_its_lease_never_answers_that_it_leads() {
     assert!(last < Some(first.expect("it led")), "{last:?} {first:?}");
 }
 
-/// A process whose main thread only is stopped, until this is dropped.
+/// Only the main thread is stopped, until this is dropped.
 struct Stopped(Pid);
 
 impl Stopped {
@@ -182,7 +180,7 @@ fn server_of_a_stopped_loop_does_not_lead_past_the_deadline() {
     let (two, at_two) = on_blob(&scene, "leader/still", "two");
     two.await_log("standing by");
     let led = poll_once("one", at_one).expect("it leads");
-    // The main thread cannot withdraw a flag, and polls continue all the time.
+    // It cannot withdraw a flag, and polls continue.
     let still = match Stopped::main_thread(&one) {
         Ok(still) => still,
         Err(why) => {

@@ -225,7 +225,7 @@ fn the_examples_ask_for_what_there_is() {
         ("docs/reference.md", &chapter),
     ] {
         for metric in metrics_in(text) {
-            // `work` has these; work::told checks its page.
+            // `work` has these; work::told checks them.
             if metric.starts_with("trafficcop_message") {
                 continue;
             }

@@ -2,12 +2,10 @@
 
 use std::collections::{BTreeMap, BTreeSet};
 
-/// A parsed page.
 #[derive(Debug, Default)]
 pub(super) struct Numbers {
-    /// Samples by name and labels without `lock`, as in `name{a="b"}` or `name`.
+    /// Samples by name and labels without `lock`: `name{a="b"}` or `name`.
     pub(super) samples: BTreeMap<String, f64>,
-    /// Names of samples, without labels.
     pub(super) names: BTreeSet<String>,
     /// Type of each family.
     pub(super) kinds: BTreeMap<String, String>,
@@ -24,7 +22,6 @@ impl Numbers {
     }
 }
 
-/// Parses a whole page.
 pub(super) fn parse(text: &str) -> Result<Numbers, String> {
     let mut numbers = Numbers::default();
     let body = text
@@ -108,7 +105,7 @@ fn sample(line: &str, family: &str, kind: &str, into: &mut Numbers) -> Result<()
     }
 }
 
-/// Parses `a="b",c="d"`, with backslashes as escapes.
+/// Parses `a="b",c="d"` with backslashes as escapes.
 fn labels_of(mut text: &str) -> Result<Vec<(String, String)>, String> {
     let mut labels = Vec::new();
     while !text.is_empty() {

@@ -1,5 +1,3 @@
-//! The pages, in each state.
-
 use std::io::Write;
 
 use nix::sys::signal::{Signal, kill};
@@ -50,7 +48,7 @@ fn holder_and_standby_are_ready_and_sound_and_one_of_them_leads() {
     assert!(get(at_two, "/leader").body.contains("token 2"));
 }
 
-/// `nc -N` and `socat -` close their half after the request.
+/// `nc -N` and `socat -` close their half.
 #[test]
 fn client_that_closes_its_half_is_answered() {
     let scene = Scene::new();
@@ -110,7 +108,7 @@ fn while_a_stop_drains_the_command_leads_until_it_has_ended() {
     let reply = get(at, "/leader");
     assert_eq!(reply.status, 503, "its remaining processes do not lead");
     assert!(!scene.trees().is_empty());
-    // A second signal directly after the first counts as the same.
+    // Directly after the first it counts as the same.
     let ended = await_for(
         "it to end",
         || {
@@ -138,7 +136,6 @@ fn no_instance_leads_between_two_commands_of_a_lease() {
 #[test]
 fn instance_is_not_ready_before_it_has_reached_its_store() {
     let scene = Scene::new();
-    // Port 1 is closed.
     let store = crate::support::azurite::connection_string(1);
     let one = scene
         .run()
@@ -159,7 +156,7 @@ fn a_guardian_that_does_not_answer_is_not_sound() {
     let scene = Scene::new();
     let (_one, at_one) = instance(&scene, "one", &[], &lasting(&scene, "one"));
     await_leader(at_one);
-    // A standby's guardian has no command: no other check would notice its end.
+    // No other check would notice its end: a standby's guardian has no command.
     let (two, at) = instance(&scene, "two", &[], &lasting(&scene, "two"));
     assert_eq!(get(at, "/healthz").status, 200);
     let guardian = Pid::from_raw(
@@ -188,7 +185,7 @@ fn head_and_options_say_the_same_without_the_text_and_nothing_else_is_done() {
     let scene = Scene::new();
     let (_one, at) = instance(&scene, "one", &["--min-hold", "1h"], "exit 0");
     await_state(at, "resting");
-    // A negative answer must be one for every method: a load balancer may use OPTIONS.
+    // A no must be one for every method: a load balancer may use OPTIONS.
     for (page, code) in [("/leader", 503), ("/readyz", 200), ("/status", 200)] {
         let whole = get(at, page);
         let (head, options) = (ask(at, "HEAD", page), ask(at, "OPTIONS", page));
@@ -223,7 +220,7 @@ fn malformed_requests_are_refused_and_harmless() {
     await_leader(at);
     let send = |text: &str| {
         let mut stream = connect(at).expect("a connection");
-        // It may be refused before all of it is sent.
+        // It may be refused before it is sent.
         let _ = stream.write_all(text.as_bytes());
         read(stream)
     };
@@ -236,7 +233,7 @@ fn malformed_requests_are_refused_and_harmless() {
     if let Ok(reply) = send(&format!("GET /leader HTTP/1.1\r\n{many}\r\n")) {
         assert_eq!(reply.status, 431, "{reply:?}");
     }
-    // HTTP/1.0, as simple checks use it; and each connection serves one request.
+    // Simple checks use HTTP/1.0; each connection serves one request.
     let reply = send("GET /readyz HTTP/1.0\r\n\r\n").expect("an answer");
     assert_eq!(reply.status, 200);
     let twice = request("GET", "/readyz").repeat(2);

@@ -1,4 +1,4 @@
-//! Addresses to listen on: refusals before anything starts, sockets, and leftovers.
+//! Addresses to listen on: refusals, sockets, and leftovers.
 
 use std::net::{TcpListener, TcpStream};
 use std::path::Path;
@@ -11,7 +11,7 @@ use crate::support::await_for;
 use crate::support::instance::Ended;
 use crate::support::scene::Scene;
 
-/// Checks a refusal with this status in one line with these words; nothing was opened or run.
+/// Checks a refusal in one line with these words; nothing was opened or run.
 fn refused(scene: &Scene, options: &[&str], status: i32, words: &[&str]) {
     let ran = scene.path("ran");
     let script = format!("touch {}", ran.display());
@@ -79,7 +79,6 @@ fn a_socket_is_answered_at_and_goes_with_its_instance() {
     };
     let mut one = start(&lasting(&scene, "one"));
     leads(&path);
-    // The first still answers after another was refused.
     let other = scene.path("other.lock");
     let other = scene
         .run()
@@ -93,7 +92,7 @@ fn a_socket_is_answered_at_and_goes_with_its_instance() {
     let_go_on(&scene, "one");
     assert_eq!(one.wait(), Ended::Code(0));
     assert!(!path.exists(), "it is gone with its instance");
-    // A killed instance leaves its socket behind, and the next replaces it.
+    // A killed instance's socket is replaced.
     let mut two = start(&lasting(&scene, "two"));
     leads(&path);
     two.signal(Signal::SIGKILL);
@@ -150,7 +149,7 @@ fn without_the_flag_there_is_no_server() {
     let_go_on(&scene, "one");
     scene.await_nobody();
     let (two, at) = instance(&scene, "two", &[], &lasting(&scene, "two"));
-    // A thread sets its own name: it has done so once it answers.
+    // Set by the thread itself, which has done so once it answers.
     assert_eq!(get(at, "/healthz").status, 200);
     assert!(threads(two.pid()).contains(&"http".to_owned()));
 }

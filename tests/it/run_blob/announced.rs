@@ -1,5 +1,5 @@
-//! An event is announced for the holder's machine: the lease goes to another instance, and comes
-//! back only after the event.
+//! An event for the holder's machine: the lease goes to another instance, and comes back only after
+//! it.
 
 use super::{A_TREE, Stage};
 use crate::support::azurite::azurite;
@@ -21,7 +21,6 @@ fn a_machine_about_to_be_rebooted_gives_its_lease_away_and_asks_for_none_until_i
         "--scheduled-events-endpoint",
         &metadata.url,
     ];
-    // The command ignores TERM, and has a daemon.
     let mut first = stage.instance(proxy.port, "first", &options, &A_TREE);
     journal.await_tag(What::Beat, "first");
     let mut second = stage.instance(azurite().port, "second", &[], &[]);

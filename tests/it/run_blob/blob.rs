@@ -1,4 +1,4 @@
-//! The blob itself: its creation, its content, and the credentials for it.
+//! The blob itself: creation, content, credentials.
 
 use super::{Stage, assert_no_secret};
 use crate::support::azurite::{ACCOUNT, KEY, azurite, connection_string};

@@ -1,5 +1,5 @@
-//! A machine whose clock is wrong: the store refuses dates more than fifteen minutes off its own,
-//! and users do not notice.
+//! A machine with a wrong clock: the store refuses dates more than fifteen minutes off its own, and
+//! users do not notice.
 
 use nix::sys::signal::Signal;
 
@@ -29,7 +29,7 @@ fn a_clock_that_is_an_hour_off_and_then_on_the_other_side_costs_nothing() {
     let mut second = stage.instance(azurite().port, "second", &[], &[]);
     second.await_log("standing by: first is in control");
 
-    // Amid the tenure: refused once, and renewed within the same attempt.
+    // Refused once, and renewed in the same attempt.
     proxy.keeps_time(-HOUR);
     proxy.await_seen("a refused renewal", |seen| {
         seen.call == Call::Renew && seen.status == Some(403)
@@ -44,9 +44,8 @@ fn a_clock_that_is_an_hour_off_and_then_on_the_other_side_costs_nothing() {
     );
     stage.assert_undisturbed();
 
-    // The guardian's release is dated, too: by the clock offset known when the command started,
-    // which is two hours wrong by now. (An attempt that a slow machine has withdrawn was released
-    // before.)
+    // The guardian's release is dated by the offset known when the command started, two hours wrong
+    // by now. (An attempt that a slow machine has withdrawn was released before.)
     let killed_at = proxy.log().last().map_or(0, |seen| seen.at);
     first.signal(Signal::SIGKILL);
     proxy.await_seen("the guardian's release", |seen| {

@@ -1,4 +1,4 @@
-//! The first contact with the store, and the credentials that the command inherits.
+//! First contact with the store, and the command's credentials.
 
 use std::net::TcpListener;
 use std::time::Duration;
@@ -15,7 +15,6 @@ use crate::support::instance::{Ended, assert_ended};
 use crate::support::journal::What;
 use crate::support::proxy::{Mode, Proxy};
 
-/// An instance that does not wait gets an answer soon, or gives up.
 #[test]
 fn no_wait_gives_up_within_five_seconds_where_no_store_answers() {
     let stage = Stage::new("no-contact");
@@ -28,7 +27,7 @@ fn no_wait_gives_up_within_five_seconds_where_no_store_answers() {
         let run = stage.run(port).arg("-n").command(["true"]);
         assert_ended(&run.finish(), 69, "exit status 69");
         let took = Instant::now().since(began);
-        // Sooner than a second attempt of 5 s, with a reserve for a busy machine.
+        // Sooner than a second attempt of 5 s, even on a busy machine.
         assert!(took < Duration::from_secs(9), "{took:?}");
     }
     let began = Instant::now();
@@ -117,7 +116,7 @@ fn credentials_are_kept_from_the_command_and_its_hooks_if_that_is_asked_for() {
     };
     let all = "AZURE_REGION\nAZURE_STORAGE_CONNECTION_STRING\n";
     assert_eq!(inherited(&[]), all.repeat(3));
-    // Variables that are no credentials stay.
+    // No credentials, so they stay.
     assert_eq!(inherited(&["--no-credentials"]), "AZURE_REGION\n".repeat(3));
 }
 

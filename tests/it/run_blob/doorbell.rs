@@ -1,5 +1,5 @@
-//! The doorbell: standbys that poll once an hour take over at once, and if they cannot hear it they
-//! poll as usual.
+//! The doorbell: standbys that poll once an hour take over at once; those that cannot hear it poll
+//! as usual.
 
 use std::io::{Read as _, Write as _};
 use std::net::{Shutdown, SocketAddr, TcpListener, TcpStream};
@@ -161,7 +161,6 @@ const SILENT: u8 = 1;
 /// Ends connections, present and new.
 const SHUT: u8 = 2;
 
-/// The network between a bell and its listeners.
 struct Relay {
     address: SocketAddr,
     way: Arc<AtomicU8>,

@@ -1,4 +1,4 @@
-//! Forged doorbells: a forger that rings as the holder costs standbys a few requests, and one that
+//! Forged doorbells: a forger that rings as the holder costs standbys a few requests; one that
 //! rings at a holder costs it nothing.
 
 use std::io::{Read as _, Write as _};
@@ -18,14 +18,13 @@ use crate::support::instance::{Ended, Instance};
 use crate::support::journal::What;
 use crate::support::proxy::{Call, Mode, Proxy};
 
-/// Memory, in bytes, by which a holder under attack may grow.
+/// Bytes by which a holder under attack may grow.
 const MORE: u64 = 2 << 20;
-/// Number of looks that the rings of one holder can cause.
+/// Looks that one holder's rings can cause.
 const RINGS: usize = 10;
 /// Time after which a standby that reacts would have looked or listened again.
 const QUIET: Duration = Duration::from_secs(3);
 
-/// Returns its anonymous memory in bytes.
 fn memory(of: &Instance) -> u64 {
     let status = std::fs::read_to_string(format!("/proc/{}/status", of.pid())).expect("it runs");
     let line = status
@@ -58,7 +57,7 @@ fn forged_rings_do_not_disturb_a_holder() {
             .expect("in")
             .write_all(&forged);
     }
-    // And a forger that has read the record.
+    // A forger that has read the record.
     let (mut knows, _) = bell.visit();
     knows.set_nonblocking(true).expect("a socket");
     let _ = knows.write(&[b'r'; 100_000]);
@@ -107,7 +106,7 @@ fn holder_with_few_descriptors_renews_despite_rings() {
     let knowing: Vec<TcpStream> = (0..200)
         .map(|_| bell.knock().expect("taken by the kernel"))
         .collect();
-    // Its connections to the store are cut: it needs descriptors for new ones.
+    // It needs descriptors for new connections.
     store.set(Mode::Cut);
     store.set(Mode::Pass);
     store.await_seen("a renewal after what was there had run out", |seen| {
@@ -120,7 +119,7 @@ fn holder_with_few_descriptors_renews_despite_rings() {
     assert_eq!(first.wait(), Ended::Code(0), "{}", first.stderr());
 }
 
-/// Writes the record of a foreign holder with its bell at `address`.
+/// Writes a foreign holder's record with its bell at `address`.
 fn stranger_at(stage: &Stage, address: &str) {
     stage.blob.create(&[]);
     stage.blob.acquire(STRANGER, 60);
@@ -183,7 +182,6 @@ fn a_liar_that_rings_without_end_costs_ten_looks() {
     standby.await_log("hears the holder's doorbell, 0 standbys before this one");
     let rings: usize = rung.recv().expect("a number");
     assert!(rings > RINGS, "{rings}");
-    // The first look, and those after rings.
     let looks = looks(&proxy);
     assert!(
         (2..=1 + RINGS).contains(&looks),
@@ -207,7 +205,7 @@ fn liar_at_a_dead_holders_address_does_not_slow_the_polls_down() {
     let standby = stage.instance(proxy.port, "standby", &options, &[]);
     standby.await_log("hears the holder's doorbell, 0 standbys before this one");
     let guardian = Pid::from_raw(holder.guardian());
-    // Stopped first, or it would release the lease for its guardian.
+    // It would release the lease for its guardian.
     holder.signal(Signal::SIGSTOP);
     kill(guardian, Signal::SIGKILL).expect("ours");
     holder.signal(Signal::SIGKILL);
@@ -228,7 +226,7 @@ fn liar_at_a_dead_holders_address_does_not_slow_the_polls_down() {
             });
         }
     });
-    // It listens to the liar as it did to the holder, and still polls every 500 ms.
+    // As to the holder, while it polls every 500 ms.
     standby.await_log_times("hears the holder's doorbell, 0 standbys before this one", 2);
     await_polls_as_ever(&proxy);
     journal.await_tag(What::Beat, "standby");
@@ -236,8 +234,8 @@ fn liar_at_a_dead_holders_address_does_not_slow_the_polls_down() {
     assert_eq!(standby.finish().ended, Ended::Code(0));
 }
 
-/// Plays a standby that polls once an hour, with a bell that does this. Returns the numbers of its
-/// connections to the bell and of its looks once both have ended, and its log.
+/// Plays a standby that polls once an hour, with this bell. Returns its connections to the bell,
+/// its looks, and its log.
 fn costs(name: &str, act: impl Fn(TcpStream) + Send + 'static) -> (usize, usize, String) {
     let stage = Stage::new(name);
     let contacts = stranger(&stage, act);
@@ -269,11 +267,11 @@ fn repeated_hang_ups_cost_ten_looks() {
         greets(&mut guest);
     });
     assert!((2..=1 + RINGS).contains(&contacts), "{contacts} contacts");
-    // A look after each, and frequent looks between the first greeting and the next.
+    // One after each, and frequent ones between the first greeting and the next.
     assert!((2..=2 + 2 * RINGS).contains(&looks), "{looks} looks");
 }
 
-/// Sends more than a standby accepts, until it hangs up.
+/// Sends until the standby hangs up.
 fn floods(mut guest: TcpStream, word: u8) {
     let words = [word; 4096];
     while guest.write_all(&words).is_ok() {}
@@ -333,7 +331,7 @@ fn a_bell_that_falls_silent_leaves_polls_as_ever() {
             let _ = guest.write_all(b".");
             std::thread::sleep(Duration::from_secs(1));
         }
-        // As if a firewall dropped everything from here on.
+        // As if a firewall dropped everything.
         std::mem::forget(guest);
     });
     let proxy = Proxy::before(azurite().port);

@@ -1,4 +1,4 @@
-//! Blobs of other programs: leases without an end, and data.
+//! Other programs' blobs: leases without an end, and data.
 
 use nix::sys::signal::Signal;
 
@@ -91,7 +91,7 @@ fn finite_lease_of_another_program_names_the_last_recorded_holder() {
         .shell("true")
         .finish();
     assert_eq!(held.ended, Ended::Code(0), "{held:?}");
-    // The standby sees a free lease, and its acquire is refused once.
+    // The lease is free, and its acquire is refused once.
     let proxy = Proxy::before(azurite().port);
     proxy.next(Call::Acquire, Fate::Refuse(503, "ServerBusy"));
     let mut standby = stage.instance(proxy.port, "one", &["--poll", "5s"], &[]);

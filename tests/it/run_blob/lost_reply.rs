@@ -1,4 +1,4 @@
-//! Lost replies: a request that arrived is recognized when it is repeated.
+//! A request whose reply was lost is recognized when repeated.
 
 use std::time::Duration;
 

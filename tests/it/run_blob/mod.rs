@@ -1,7 +1,7 @@
 //! `trafficcop run --blob`: a lease on a real (emulated) store, with a network that fails on
 //! command.
 //!
-//! Leases of 15 seconds cost real time; the tests spend it concurrently, each on a blob of its own.
+//! Leases of 15 seconds cost real time; the tests spend it concurrently.
 
 mod announced;
 mod blob;
@@ -33,16 +33,15 @@ use crate::support::scene::Scene;
 
 const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
-/// The shortest lease that the service grants.
+/// Shortest lease of the service.
 const LEASE: u64 = 15_000_000_000;
 const SECOND: u64 = 1_000_000_000;
-/// Lease id of a client that is no instance.
+/// Lease id of no instance.
 const STRANGER: &str = "11111111-2222-3333-4444-555555555555";
 
-/// Options for a doorbell without polls while a test lasts.
+/// A doorbell without polls while a test lasts.
 const BELL: [&str; 4] = ["--doorbell=127.0.0.1", "--poll", "1h", "-v"];
 
-/// A scene with a blob.
 struct Stage {
     scene: Scene,
     blob: Blob,
@@ -79,7 +78,6 @@ impl Stage {
         File::create(self.scene.path(&format!("{name}.done"))).unwrap();
     }
 
-    /// Fails if a command got a stop signal.
     fn assert_undisturbed(&self) {
         let journal = &self.scene.journal;
         assert!(
@@ -98,8 +96,8 @@ fn assert_dead_in_time(stage: &Stage, tag: &str, last: &Seen) {
         .into_iter()
         .find(|tenure| tenure.tag == tag)
         .unwrap();
-    // The proxy saw the request later than it was sent, so this is no stricter than the promise.
-    // The judge sees whether another ran before.
+    // The proxy saw the request after it was sent: no stricter than the promise. The judge sees
+    // whether another ran before.
     assert!(
         tenure.last < last.at + LEASE,
         "lived after its lease\n{journal}"
@@ -117,16 +115,15 @@ fn last_grant(proxy: &Proxy) -> Seen {
     log.pop().expect("a grant")
 }
 
-/// Returns the holder's doorbell from its record.
 fn advertised(stage: &Stage) -> Bell {
     Bell::parse(&stage.blob.metadata("trafficcop_doorbell").expect("a bell"))
 }
 
-/// Waits until a standby at this proxy polls as often as one with a poll of 500 ms.
+/// Waits until a standby polls as often as every 500 ms.
 fn await_polls_as_ever(proxy: &Proxy) {
     let first = proxy.await_next(Call::Look);
     let last = (0..4).fold(first.at, |_, _| proxy.await_next(Call::Look).at);
-    // A standby that hears a doorbell would look once or twice.
+    // It would look once or twice if it heard a doorbell.
     let took = last - first.at;
     assert!(took < 2 * 9 * SECOND, "four looks more in {took} ns");
 }
@@ -137,7 +134,7 @@ fn assert_no_secret(text: &str) {
     }
 }
 
-/// A tree with a process that notes a TERM and stays, and others that do not note it.
+/// One process notes a TERM and stays; others do not note it.
 const A_TREE: [&str; 7] = [
     "--term",
     "600000:9",

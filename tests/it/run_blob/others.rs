@@ -1,4 +1,4 @@
-//! Interference by others with the lease: holding, breaking or taking it, and deleting the blob.
+//! Others hold, break or take the lease, or delete the blob.
 
 use std::time::Duration;
 
@@ -22,7 +22,7 @@ fn a_lease_broken_at_once_kills_at_once_and_says_that_an_overlap_cannot_be_exclu
     let finished = one.finish();
     assert_eq!(finished.ended, Ended::Code(71), "{}", finished.stderr);
     stage.scene.assert_no_tree();
-    // No drain here: the present holder of the lease would have to wait for it.
+    // The present holder of the lease would have to wait for it.
     let journal = &stage.scene.journal;
     assert!(
         journal.lines().iter().all(|line| line.what != What::Term),
@@ -105,7 +105,7 @@ fn a_deleted_container_kills_and_is_created_again_once_the_store_lets_us() {
     let proxy = Proxy::before(azurite().port);
     let mut one = stage.instance(proxy.port, "one", &[], &A_TREE);
     journal.await_tag(What::Beat, "one/daemon");
-    // The real service takes half a minute to delete a container.
+    // The real service needs half a minute for it.
     proxy.next(Call::Create, Fate::Refuse(409, "ContainerBeingDeleted"));
     stage.blob.delete_container();
     journal.await_line("a second tenure", |line| line.token == 2);
@@ -162,7 +162,7 @@ fn a_lease_that_is_broken_again_while_the_command_drains_kills_at_once() {
     let mut one = stage.instance(azurite().port, "one", &options, &["--term", "600000:9"]);
     journal.await_tag(What::Beat, "one");
     stage.blob.break_lease(None);
-    // The next renewal notices it; then the command has the rest of the lease or 15 s, whichever is
+    // The next renewal notices it; the command then has the rest of the lease or 15 s, whichever is
     // less.
     journal.await_tag(What::Term, "one");
     stage.blob.break_lease(Some(0));
@@ -235,7 +235,7 @@ fn write_of_a_copied_machine_is_reported() {
     proxy.await_next(Call::Renew);
     proxy.await_next(Call::Renew);
     assert!(!one.stderr().contains("a copy of"), "{}", one.stderr());
-    // The copy begins to drain: the same record under the same lease.
+    // The copy drains: the same record under the same lease.
     let id = last_grant(&proxy).lease_id.expect("an id");
     let record: Vec<(String, String)> = (stage.blob.look().expect("the blob").into_iter())
         .filter_map(|(name, value)| Some((name.strip_prefix("x-ms-meta-")?.to_owned(), value)))

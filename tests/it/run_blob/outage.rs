@@ -1,5 +1,4 @@
-//! An unreachable store: the command ends in time if that lasts too long, and is not disturbed
-//! otherwise.
+//! An unreachable store: the command ends in time, and is not disturbed without need.
 
 use nix::sys::signal::Signal;
 use trafficcop::Instant;
@@ -26,7 +25,7 @@ fn a_holder_cut_off_from_the_store_is_drained_and_gone_before_another_runs() {
     let last = last_grant(&proxy);
     assert_dead_in_time(&stage, "first", &last);
     let term = journal.await_tag(What::Term, "first");
-    // TERM is due 11 s after t0, which is a moment before the proxy saw the request.
+    // 11 s after t0, a moment before the proxy saw the request.
     assert!(
         term.at > last.at + 9 * SECOND,
         "asked to end without need\n{journal}"
@@ -76,7 +75,7 @@ fn outage(container: &str, begin: impl FnOnce(&Proxy), end: impl FnOnce(&Proxy))
     end(&proxy);
     one.await_log("the store answers again");
     let recovered = Instant::now().as_nanos();
-    // Longer than the old lease could have lasted.
+    // Longer than the old lease could last.
     journal.await_line("life on the new lease", |line| {
         line.at > recovered + 12 * SECOND
     });

@@ -1,4 +1,4 @@
-//! An answer to an earlier renewal counts only for that one, however late it arrives.
+//! An answer to an earlier renewal counts only for that one.
 
 use super::{SECOND, Stage, TERM, assert_dead_in_time, last_grant};
 use crate::support::azurite::azurite;

@@ -1,4 +1,4 @@
-//! A machine that refuses threads, and other calls that the runtime depends on.
+//! A machine that refuses threads and other calls of the runtime.
 
 use super::{SECOND, Stage, assert_no_secret};
 use crate::support::azurite::{azurite, connection_string};
@@ -32,7 +32,7 @@ fn store_is_resolved_without_a_spare_thread() {
     journal.await_tag(What::Beat, "one");
     proxy.await_next(Call::Renew);
     stage.scene.refuse("pthread_create");
-    // Each renewal from now on needs a new connection.
+    // Each renewal needs a new connection.
     proxy.set(Mode::Cut);
     one.await_log("cannot renew the lease");
     proxy.set(Mode::Pass);
@@ -77,13 +77,12 @@ fn a_supervisor_that_panics_leaves_a_drained_command_and_a_released_lease() {
     let guardian = one.guardian();
     stage.scene.refuse("epoll_wait");
     one.await_log("trafficcop itself failed");
-    // The guardian needs this call, too, once the command has ended.
+    // The guardian needs it once the command has ended.
     stage.scene.grant("epoll_wait");
     journal.await_tag(What::Term, "one");
     let finished = one.finish();
     assert_eq!(finished.ended, Ended::Code(70), "{}", finished.stderr);
-    // The guardian ended the command, so a caller that waits for the supervisor finds no leftovers
-    // to kill.
+    // The guardian ended it: a caller that waits for the supervisor finds no leftovers.
     assert!(Process::read(guardian).is_none(), "{}", finished.stderr);
     stage.scene.assert_no_tree();
     assert_eq!(stage.blob.lease_state(), "available");

@@ -1,4 +1,4 @@
-//! Another program replaces the metadata of a lock's blob between two tenures.
+//! Another program replaces a lock's metadata between two tenures.
 
 use super::Stage;
 use crate::support::azurite::azurite;

@@ -1,4 +1,4 @@
-//! Several standbys: each polls the lock independently of the others.
+//! Each standby polls independently of the others.
 
 use nix::sys::signal::Signal;
 
@@ -10,7 +10,6 @@ use crate::support::journal::What;
 use crate::support::processes::await_stopped;
 use crate::support::proxy::{Call, Proxy, Seen};
 
-/// Returns the nanoseconds from each look to the next.
 fn waits(log: &[Seen]) -> Vec<u64> {
     log.windows(2).map(|pair| pair[1].at - pair[0].at).collect()
 }
@@ -18,7 +17,7 @@ fn waits(log: &[Seen]) -> Vec<u64> {
 #[test]
 fn each_polls_the_lock_and_nothing_beside_it_and_faster_while_the_holder_drains() {
     let stage = Stage::new("each-polls");
-    // Another program's lease on a blob with a similar name.
+    // Another program's lease on a similar name.
     let left = Blob::named(&format!("{}.standby", stage.blob.name));
     left.create(&[]);
     left.acquire(STRANGER, 60);
@@ -45,8 +44,8 @@ fn each_polls_the_lock_and_nothing_beside_it_and_faster_while_the_holder_drains(
         for wait in &waits(calm)[1..] {
             assert!(*wait > SECOND, "{wait} ns\n{calm:#?}");
         }
-        // Its next poll sees the drain. Four times a second means 250 ms ±20 %, and a busy machine
-        // adds to that, but never as much as a calm wait.
+        // Four times a second means 250 ms ±20 %; a busy machine adds to that, but never as much as
+        // a calm wait.
         for _ in 0..8 {
             proxy.await_next(Call::Look);
         }
@@ -71,7 +70,6 @@ fn each_polls_the_lock_and_nothing_beside_it_and_faster_while_the_holder_drains(
     assert_eq!(left.lease_state(), "leased", "no instance touched it");
 }
 
-/// Starts a holder and two standbys.
 fn trio(stage: &Stage) -> [Instance; 3] {
     let port = azurite().port;
     let first = stage.instance(port, "first", &[], &[]);

@@ -1,4 +1,4 @@
-//! Environment of the command, and handling of its end.
+//! Environment and end of the command.
 
 use std::fs::File;
 use std::io::{BufRead as _, BufReader};
@@ -61,7 +61,6 @@ fn supervisor_ends_as_its_command_does() {
         (vec!["no-such-command-anywhere"], Ended::Code(127)),
         (vec!["/no/such/path"], Ended::Code(127)),
     ] {
-        // A directory in PATH without search permission would hide whether a command exists.
         let run = scene.run_on_file().env("PATH", "/usr/bin:/bin");
         let finished = run.command(&words).finish();
         assert_eq!(finished.ended, expected, "{words:?}: {}", finished.stderr);
@@ -174,7 +173,7 @@ fn a_terminal_stop_stops_the_command_then_us_and_continue_continues_both() {
     assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
 }
 
-/// Prints the signals that it gets, and ends by SIGURG, which is passed on after all earlier ones.
+/// Prints its signals, and ends by SIGURG, which is passed on after all earlier ones.
 const LISTENER: &str = "trap 'echo cont' CONT; trap 'echo term' TERM; trap 'over=1' URG; \
      echo ready; while [ -z \"$over\" ]; do sleep 0.01; done; exit 3";
 
@@ -360,8 +359,8 @@ fn the_command_gets_the_state_we_were_started_with_and_nothing_of_ours() {
     let state = |words: &[&str]| ignoring(&[], words);
     let bit = |signal: Signal| 1_u64 << (signal as i32 - 1);
     let usr2 = bit(Signal::SIGUSR2);
-    // A broken pipe or a full file does not kill trafficcop; whether it kills the command is its
-    // starter's decision.
+    // A broken pipe or a full file does not kill trafficcop; its starter decides whether it kills
+    // the command.
     for (also, ignored) in [
         (&[][..], usr2),
         (&[Signal::SIGPIPE], usr2 | bit(Signal::SIGPIPE)),
@@ -371,7 +370,7 @@ fn the_command_gets_the_state_we_were_started_with_and_nothing_of_ours() {
         assert_eq!(shown.lines().count(), 2, "{shown}");
         for line in shown.lines() {
             let (name, set) = line.split_once(":\t").unwrap();
-            // The two after the 31st belong to the C library; cargo leaves them ignored.
+            // The C library's two after the 31st, which cargo leaves ignored, do not count.
             let set = u64::from_str_radix(set, 16).unwrap() & ((1 << 31) - 1);
             assert_eq!(set, if name == "SigIgn" { ignored } else { 0 }, "{line}");
         }
@@ -379,8 +378,7 @@ fn the_command_gets_the_state_we_were_started_with_and_nothing_of_ours() {
     let directory = scene.directory().canonicalize().unwrap();
     assert_eq!(state(&["pwd", "-P"]).trim(), directory.to_str().unwrap());
 
-    // Apart from stdin, stdout and stderr (and ls's directory) there is only the lock, which must
-    // live as long as the command.
+    // Only the lock remains (and ls's directory), which must live as long as the command.
     let lock = scene.lock().canonicalize().unwrap();
     for line in state(&["ls", "-l", "/proc/self/fd"]).lines() {
         let Some((left, target)) = line.split_once(" -> ") else {

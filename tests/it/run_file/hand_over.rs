@@ -1,4 +1,4 @@
-//! The holder ends in some way: the next instance runs then, and never before.
+//! However the holder ends, the next instance runs then, and never before.
 
 use nix::sys::signal::Signal;
 

@@ -32,7 +32,6 @@ fn a_job_of_many_crontabs_says_nothing_where_nothing_is_wrong() {
     let run = scene.run_on_file().args(["-n", "-E0", "-v"]);
     assert_ended(&run.shell("true").finish(), 0, "competes for");
     drop(holder);
-    // Errors are logged.
     let run = scene
         .run()
         .args(["-n", "-E", "0", "--file", "/no/such/lock"]);
@@ -49,7 +48,7 @@ fn a_stop_that_was_asked_for_is_no_warning() {
     let said = one.stderr();
     assert!(said.contains("the command was killed by SIGTERM"), "{said}");
     assert!(!said.contains("warning"), "{said}");
-    // An end by a signal that trafficcop did not send.
+    // Ended by a signal that trafficcop did not send.
     let run = scene.run_on_file().shell("kill -TERM $$");
     let finished = run.finish();
     assert!(

@@ -1,4 +1,4 @@
-//! Settings, status file, log and lock file, as operators see and touch them.
+//! Settings, files and log, as operators see and touch them.
 
 use std::os::unix::fs::symlink;
 

@@ -18,8 +18,7 @@ use crate::support::processes::{MARK, await_stopped};
 use crate::support::programs::trafficcop;
 use crate::support::scene::Scene;
 
-/// Runs a script as process 1 of a PID namespace; prints and returns `None` where that is not
-/// possible.
+/// Runs a script as process 1 of a PID namespace; `None` where that is not possible.
 fn in_another_namespace(scene: &Scene, options: &[&str], script: &str) -> Option<Output> {
     let options = [&["--pid", "--fork", "--kill-child"][..], options].concat();
     let mut command = unshared_or_say_so(&options, "exec \"$@\"")?;
@@ -71,7 +70,7 @@ fn proc_of_another_namespace_is_refused() {
     }
 }
 
-/// `unshare --pid` without `--fork`: children are in a namespace that the instance is not in.
+/// `unshare --pid` without `--fork`: children are in a namespace without the instance.
 #[test]
 fn pid_namespace_for_children_only_is_refused() {
     if !geteuid().is_root() {
@@ -94,13 +93,13 @@ fn pid_namespace_for_children_only_is_refused() {
 }
 
 /// The guardian dies after its /proc was unmounted, and the one below shows other processes: only
-/// the kernel itself can tell whether a daemon of the command lives.
+/// the kernel can tell whether a daemon of the command lives.
 #[test]
 fn a_list_of_strangers_is_not_taken_for_an_empty_tree() {
     let scene = Scene::new();
     let (program, lock) = (trafficcop(), scene.lock().display().to_string());
     let at = scene.directory().display().to_string();
-    // The number must not belong to an important process outside: process 1 and 2 have children.
+    // Not the number of an important process outside: 1 and 2 have children.
     let script = format!(
         r#"cd '{at}'
         daemon='setsid sh -c "echo \$\$ > pid; mv pid daemon; exec sleep 600" > daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &'
@@ -152,7 +151,7 @@ fn without_a_duplicate_of_the_lock_s_descriptor_the_command_is_not_started() {
             .journalist("one", &[])
             .start();
         await_for("the hook", || hook.exists().then_some(()), || one.stderr());
-        // The hook got the lock's descriptor; none is free for the command.
+        // The hook got the lock's; none is free for the command.
         limit_files(
             if guardian_s {
                 one.guardian()
@@ -184,15 +183,14 @@ fn on_a_local_file_a_dead_supervisor_s_command_has_the_grace_of_a_stop() {
     assert!((1..6).contains(&took.as_secs()), "{took:?}");
 }
 
-/// Returns the root of the cgroups' version 2 hierarchy.
 fn cgroups() -> Option<PathBuf> {
     let mounts = std::fs::read_to_string("/proc/self/mountinfo").ok()?;
     let line = mounts.lines().find(|line| line.contains(" - cgroup2 "))?;
     Some(line.split(' ').nth(4)?.into())
 }
 
-/// Both processes of the holder die; a standby waits on the same machine. The rest of the holder's
-/// cgroup ends before the standby's command starts, and the cgroup is removed.
+/// A standby waits on the dead holder's machine. The holder's cgroup ends before the standby's
+/// command starts, and is removed.
 #[test]
 fn a_standby_ends_what_a_dead_holder_left_before_its_own_command_starts() {
     let scene = Scene::new();

@@ -1,4 +1,4 @@
-//! A machine that refuses descriptors, room in files, and calls that the runtime depends on.
+//! A machine that refuses descriptors, room in files, and calls of the runtime.
 
 use nix::sys::resource::Resource;
 use nix::sys::signal::Signal;
@@ -27,8 +27,7 @@ fn a_limit_of_the_size_of_files_costs_the_event_log_and_not_the_command() {
         .current_dir(scene.directory())
         .finish();
     assert_ended(&finished, 3, "cannot write the event log");
-    // The command dies of a signal that trafficcop ignores: its starter decides which signals kill
-    // it.
+    // The command dies of a signal that trafficcop ignores: its starter decides that.
     assert_eq!(finished.stdout, "153\n", "{}", finished.stderr);
     assert_eq!(
         finished
@@ -100,14 +99,13 @@ fn a_process_that_cannot_be_had_for_a_moment_is_asked_for_again() {
             .args(["--contain", "none"])
             .command(["echo", "ran"])
     };
-    // The first fork makes the guardian, the second the command.
+    // The first makes the guardian, the second the command.
     scene.refuse_after("fork", 1, 2);
     let finished = ran().finish();
     assert_ended(&finished, 0, "in control");
     assert_eq!(finished.stdout, "ran\n");
 
-    // With a namespace, the process that keeps its lock; the guardian and a probe for namespaces
-    // come first.
+    // The process that keeps a namespace's lock comes after the guardian and a probe.
     if pidns_or_say_so() {
         scene.refuse_after("fork", 2, 1);
         let finished = ran().args(["--contain", "pidns"]).finish();
@@ -120,7 +118,6 @@ fn a_process_that_cannot_be_had_for_a_moment_is_asked_for_again() {
     assert_ended(&finished, 69, "try again");
     assert_eq!(finished.stdout, "");
 
-    // Not even a guardian.
     scene.refuse("fork");
     let finished = ran().finish();
     assert_ended(&finished, 69, "cannot set up the guardian: forking");
@@ -136,7 +133,7 @@ fn command_ends_with_its_supervisor_where_descriptors_cannot_be_listed() {
             .run_on_file()
             .on_a_machine_that_refuses()
             .args(["--contain", "none", "--identity", name])
-            // More guardians: each holds descriptors that earlier ones must not have.
+            // Guardians must not have the descriptors of earlier ones.
             .args(["--health", "true", "--on-lost", "true"])
             .journalist(name, &[])
             .start()
@@ -192,8 +189,7 @@ fn with_a_failing_guardian(scene: &Scene, call: &str) -> Instance {
     one
 }
 
-/// Checks that its loop uses at most half a second of processor time in three, also where it waits
-/// by polling.
+/// Checks that its loop uses at most half a second of processor time in three, even where it polls.
 fn rests(one: &Instance) {
     let guardian = one.guardian();
     let begun = trafficcop::Instant::now();
@@ -234,8 +230,9 @@ fn guardian_that_cannot_reap_reports_that_and_keeps_its_deadlines() {
 #[test]
 fn lock_below_the_upper_directory_of_an_overlay_is_refused_and_one_on_the_overlay_works() {
     let scene = Scene::new();
-    // Named by the directory, by a link to it, and by a second mount of it.
-    let script = "cd \"$0\" && mount -t tmpfs none . && cd \"$0\" && mkdir low up work merged bound && ln -s up link && \
+    // By the directory, a link, and a second mount.
+    let script = "cd \"$0\" && mount -t tmpfs none . && cd \"$0\" && mkdir low up work merged bound && \
+         ln -s up link && \
          mount -t overlay -o lowerdir=$0/low,upperdir=$0/up,workdir=$0/work none merged && mount --bind up bound && \
          exec \"$@\"";
     let script = script.replace("$0", &scene.directory().display().to_string());

@@ -1,4 +1,4 @@
-//! `--stop-to` and `--stop-signal none`: which processes get the stop signal.
+//! `--stop-to` and `--stop-signal none`.
 
 use std::time::{Duration, Instant};
 
@@ -9,7 +9,7 @@ use crate::support::await_for;
 use crate::support::instance::{Ended, Instance};
 use crate::support::scene::Scene;
 
-/// A loop of pieces, like a worker: a piece dies of SIGTERM, the loop ends after the current piece.
+/// A worker's loop: a piece dies of SIGTERM, the loop ends after it.
 const LOOP: &str = r#"trap 'stop=1' TERM
 while [ -z "$stop" ] && "$BIN" check; do
     sh -c 'echo Starting; sleep 0.5; echo Finished'
@@ -33,7 +33,7 @@ fn piece_in_hand_is_finished_where_only_the_main_process_is_signalled() {
         let scene = Scene::new();
         let mut one = start(&scene, &["--stop-to", "main", "--grace", "30s"], LOOP);
         await_output(&one, "Starting");
-        // By the supervisor, and by the guardian of a dead one.
+        // By the supervisor, or by the guardian of a dead one.
         one.signal(if killed {
             Signal::SIGKILL
         } else {
@@ -96,7 +96,7 @@ fn lock_is_given_back_as_soon_as_the_processes_of_a_namespace_have_ended() {
         return println!("CANNOT RUN HERE: no PID namespace is available: {why}");
     }
     let scene = Scene::new();
-    // The main process ends first, its child a moment later.
+    // The child ends a moment after the main process.
     let script = r#"sh -c "trap 'sleep 0.3; exit' TERM; echo ready; while :; do sleep 0.1; done" & exec sleep 600"#;
     // A busy machine may be late, but not each time.
     let mut quick = 0;

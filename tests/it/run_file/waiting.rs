@@ -75,7 +75,6 @@ fn a_standby_keeps_no_process_for_its_command() {
         assert!(Instant::now() < give_up_at, "it keeps a process");
         std::thread::yield_now();
     }
-    // It forks one when it needs it.
     let_end(&scene, "holder");
     assert_eq!(holder.wait(), Ended::Code(0));
     scene.journal.await_tag(What::Beat, "standby");
@@ -127,7 +126,6 @@ fn no_wait_gives_up_at_once_with_status_75_or_the_one_asked_for() {
             "{options:?}: {}",
             finished.stderr
         );
-        // With -E 0 there is nothing to report.
         assert!(
             status == 0 || finished.stderr.contains("holder is in control"),
             "{}",

@@ -1,8 +1,7 @@
 //! One run in each slot of the store's clock, whatever the machines' clocks say.
 //!
-//! Every instance here has a clock that is up to two hours wrong: a preloaded library shifts it,
-//! and each test checks that in the log. The proxy sets the clock of the blob's store; a file's
-//! clock is the kernel's.
+//! Every instance has a clock up to two hours wrong: a preloaded library shifts it, and each test
+//! checks that in the log. The proxy sets the clock of the blob's store; a file's is the kernel's.
 
 use std::collections::BTreeSet;
 
@@ -13,10 +12,8 @@ use crate::support::journal::What;
 use crate::support::programs::wrong_clock;
 use crate::support::proxy::Proxy;
 
-/// A full minute.
 const NOON: i64 = 1_893_499_200;
 
-/// Errors of ten clocks, in seconds.
 fn errors() -> impl Iterator<Item = i64> {
     (0..10).map(|number| (number - 5) * 1440 - 7)
 }
@@ -94,7 +91,7 @@ fn ten_cron_lines_with_wrong_clocks_run_once_in_each_slot_of_the_file_server() {
     let per = 10;
     let now = || time::OffsetDateTime::now_utc().unix_timestamp();
     let (begin, mut periods) = (now(), Vec::new());
-    // As many rounds as necessary: on a slow machine one round may span two slots.
+    // On a slow machine one round may span two slots.
     for round in 0.. {
         let slot = now() / per;
         periods.extend(ten_cron_lines(&stage, 0, "10s", round));

@@ -1,4 +1,4 @@
-//! Crashes of the runner at each step: the supervisor alone, or together with its guardian.
+//! Crashes at each step: of the supervisor, or with its guardian.
 //!
 //! A step is suspended from outside: a stopped guardian starts no command, a stopped supervisor
 //! records nothing, and a proxy can withhold a release.
@@ -22,7 +22,6 @@ use crate::support::journal::What;
 use crate::support::proxy::{Call, Fate, Proxy};
 use crate::support::{await_for, processes};
 
-/// Processes to kill.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Victim {
     Supervisor,
@@ -39,12 +38,10 @@ fn crash(instance: Instance, guardian: i32, victim: Victim) {
     instance.signal(Signal::SIGKILL);
     drop(instance.finish());
     if victim == Victim::Supervisor && processes::Process::read(guardian).is_some() {
-        // The test may have stopped it.
         let _ = nix::sys::signal::kill(nix::unistd::Pid::from_raw(guardian), Signal::SIGCONT);
     }
 }
 
-/// A foreign holder of the lock.
 enum Stranger {
     File(fs::File),
     Blob,
@@ -87,7 +84,6 @@ impl Stranger {
     }
 }
 
-/// Waits until the record names this holder.
 fn await_record_of(stage: &Stage, name: &str) {
     let holder = || match &stage.blob {
         Some(blob) => blob.metadata("trafficcop_holder"),
@@ -184,7 +180,7 @@ fn recorded_task_on_a_blob_does_not_run_again_without_a_release() {
         let guardian = one.guardian();
         stage.let_end("one");
         proxy.await_seen("a release", |seen| seen.call == Call::Release);
-        // Its lease still exists: the others waited for the result only.
+        // Its lease still exists: they waited only for the result.
         let two = two.finish();
         assert_eq!(two.ended, DONE, "{}", two.stderr);
         assert_was_served(&two.stderr, "one");
@@ -230,7 +226,7 @@ async fn recorded_task_on_a_file_does_not_run_again_without_a_release() {
     ours.update_record(RecordUpdate::Outcome(SUCCESS), late)
         .await
         .expect("recorded");
-    // As after a crash just now, the lock is not released; but the result can be read.
+    // As after a crash just now: not released, but the result can be read.
     stage.assert_done_by("ourselves");
     drop(ours.orphan_release().expect("duplicated"));
     ours.release(late).await.expect("released");

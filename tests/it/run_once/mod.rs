@@ -1,4 +1,4 @@
-//! `trafficcop run --once`, on a blob and on a file: a task that any one instance does once.
+//! `trafficcop run --once`: a task that one instance does once.
 //!
 //! Despite crashes, cuts and breaks there are never two runs at a time, never "done" without a
 //! success, and never a second run after a recorded success.
@@ -24,7 +24,6 @@ const TERM: Ended = Ended::Died(Signal::SIGTERM);
 const KILL: Ended = Ended::Died(Signal::SIGKILL);
 const DONE: Ended = Ended::Code(0);
 
-/// A scene with a lock.
 struct Stage {
     scene: Scene,
     /// The blob; `None` if the lock is the scene's file.
@@ -90,7 +89,6 @@ impl Stage {
         File::create(self.scene.path(&format!("{name}.done"))).unwrap();
     }
 
-    /// Runs a candidate whose command would end at once.
     fn late(&self, name: &str, options: &[&str]) -> Finished {
         self.run()
             .args(["--once", "--identity", name])

@@ -73,13 +73,14 @@ fn a_late_word_of_the_drain_does_not_take_the_result_away() {
     let proxy = Proxy::before(azurite().port);
     let done = stage.scene.path("one.done");
     let until = done.to_str().unwrap();
-    // The command's child takes a while to end: the drain is announced.
+    // The child takes a while: the drain is announced.
     let one = stage
         .run_by(proxy.port)
         .args(["--once", "--identity", "one", "--lease", "60s"])
         .args(["--stop-signal", "USR1"])
         .shell(&format!(
-            "trap '' USR1; (while [ ! -e {until}.left ]; do sleep 0.05; done) & while [ ! -e {until} ]; do sleep 0.05; done"
+            "trap '' USR1; (while [ ! -e {until}.left ]; do sleep 0.05; done) & \
+             while [ ! -e {until} ]; do sleep 0.05; done"
         ))
         .start();
     one.await_log("in control");
@@ -118,7 +119,7 @@ fn a_lock_file_that_was_removed_keeps_no_result() {
     std::fs::remove_file(stage.scene.lock()).unwrap();
     stage.let_end("one");
     let one = one.finish();
-    // Another instance may have had control of a new file while the command lived.
+    // Another may have had control of a new file meanwhile.
     assert_eq!(one.ended, Ended::Code(71), "{}", one.stderr);
     assert!(
         one.stderr.contains("could not be recorded"),
@@ -126,7 +127,7 @@ fn a_lock_file_that_was_removed_keeps_no_result() {
         one.stderr
     );
     assert_eq!(stage.late("two", &[]).ended, DONE);
-    // A new file counts tokens from 1, so the journal is not judged.
+    // Tokens start from 1, so the journal is not judged.
     let late = stage.late("late", &["-n"]);
     assert_eq!(late.ended, DONE, "{}", late.stderr);
     assert_was_served(&late.stderr, "two");

@@ -1,4 +1,4 @@
-//! Many candidates at the same time, and candidates that come during a run.
+//! Many candidates at once, or during a run.
 
 use super::{DONE, KILL, Stage, TERM, assert_was_served};
 use crate::support::await_for;

@@ -1,4 +1,4 @@
-//! `--on-lost`: a command that runs after a tenure, and delays nothing.
+//! `--on-lost`: it runs after a tenure, and delays nothing.
 
 use super::*;
 

@@ -1,11 +1,11 @@
-//! `--on-acquire`: a command that must succeed before a tenure begins.
+//! `--on-acquire` must succeed before a tenure begins.
 
 use super::*;
 use crate::support::azurite::{azurite, connection_string};
 use crate::support::blob::Blob;
 use crate::support::proxy::{Mode, Proxy};
 
-/// Checks that the second instance has control after the first without an overlap, and stops it.
+/// Checks that the second instance has control without an overlap, and stops it.
 fn second_follows(scene: &Scene, mut second: Instance) {
     scene.journal.await_tag(What::Beat, "second");
     second.signal(Signal::SIGTERM);

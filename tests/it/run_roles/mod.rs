@@ -1,5 +1,5 @@
-//! `trafficcop run --standby`, `--on-acquire`, `--on-lost`, end to end: commands before, between
-//! and after tenures.
+//! `trafficcop run --standby`, `--on-acquire`, `--on-lost`: commands before, between and after
+//! tenures.
 
 mod after;
 mod before;
@@ -74,7 +74,7 @@ fn holder(scene: &Scene, name: &str) -> Instance {
     holder
 }
 
-/// Returns the span from the first to the last line of each process, by its tag.
+/// Returns the span from first to last line of each process, by its tag.
 fn lives(journal: &Journal) -> BTreeMap<(String, i32), (u64, u64)> {
     let mut lives = BTreeMap::new();
     for line in journal.lines() {
@@ -142,8 +142,8 @@ fn on_lost(scene: &Scene, name: &str) -> [String; 2] {
 fn guardians(scene: &Scene, instance: &Instance) -> Vec<Process> {
     let mut all = processes::marked(scene.directory());
     all.retain(|process| process.is_ours() && process.parent == instance.pid());
-    // Sorted by start, all after their parent: a number below its own was assigned after a
-    // wrap-around. Start times in hundredths of a second may be equal.
+    // By start, all after their parent: a lower number was assigned after a wrap-around. Start
+    // times in hundredths of a second may be equal.
     all.sort_by_key(|process| (process.pid < instance.pid(), process.pid));
     all
 }

@@ -1,5 +1,4 @@
-//! `--standby`: a command that runs while another instance has control, and ends before the own
-//! command starts.
+//! `--standby` runs while another instance has control, and ends before the own command starts.
 
 use std::time::Duration;
 
@@ -139,7 +138,6 @@ fn a_stop_while_the_standby_drains_gives_the_lock_back_at_once() {
         await_text(&scene, "second.lost"),
         "standby 2 stopped by SIGTERM"
     );
-    // Not an echo of the first.
     std::thread::sleep(Duration::from_millis(300));
     second.assert_running();
     second.signal(Signal::SIGTERM);

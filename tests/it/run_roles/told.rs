@@ -1,4 +1,4 @@
-//! Environments of the commands, their state in the status file, and refusals.
+//! The commands' environments, their state in the status file, and refusals.
 
 use super::*;
 
@@ -11,7 +11,8 @@ fn each_finds_its_role_in_its_environment() {
         let (fresh, file) = (fresh.display(), scene.path(file));
         let file = file.display();
         format!(
-            "(env; trafficcop check && echo YES || echo NO; read line && echo \"GOT $line\"; echo END) > {fresh}; mv {fresh} {file}"
+            "(env; trafficcop check && echo YES || echo NO; read line && echo \"GOT $line\"; echo END) > {fresh}; \
+             mv {fresh} {file}"
         )
     };
     let bin = std::path::Path::new(programs::trafficcop())

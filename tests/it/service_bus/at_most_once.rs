@@ -1,5 +1,4 @@
-//! `--at-most-once`: a message is completed before its command starts, and the command never runs
-//! twice.
+//! `--at-most-once`: a message is completed before its command starts, which never runs twice.
 
 use nix::sys::signal::Signal;
 use service_bus_stand_in::{Act, Fault, On};
@@ -111,7 +110,6 @@ fn killed_worker_loses_the_message_and_never_runs_it_twice() {
     assert_eq!(starts(&stage), 1);
 }
 
-/// Counts the starts of a command that adds a line.
 fn starts(stage: &Stage) -> usize {
     let text = std::fs::read_to_string(stage.scene.path("started"));
     text.map_or(0, |text| text.lines().count())

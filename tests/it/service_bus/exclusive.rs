@@ -9,7 +9,6 @@ use crate::support::exclusive::{Stand, prove};
 struct OnServiceBus(Broker);
 
 impl OnServiceBus {
-    /// Draws a fault for an answer.
     fn act(rng: &mut fastrand::Rng) -> Act {
         let late = Duration::from_millis(rng.u64(100..3000));
         match rng.u32(0..10) {
@@ -29,7 +28,7 @@ impl OnServiceBus {
 
 impl Stand for OnServiceBus {
     const LOCK: Duration = SHORT;
-    // A message returned unrun, or by a stopped worker, comes again as the same attempt.
+    // Returned unrun, or by a stopped worker, it comes again as the same attempt.
     const COUNTS_EVERY_RUN: bool = false;
     const TROUBLES: u32 = 8;
 
@@ -74,8 +73,8 @@ impl Stand for OnServiceBus {
                 broker.thaw();
             }
             3 => {
-                // A clock that is ahead by less than the longest lock looks like a longer lock:
-                // that is the purpose of --lock-time, and tested in `keeping`.
+                // A clock ahead by less than the longest lock looks like a longer lock: --lock-time
+                // is for that, and tested in `keeping`.
                 let skews = [-10_000, -3_600_000, 3_600_000, 0];
                 broker.skew(skews[rng.usize(0..skews.len())]);
             }

@@ -1,4 +1,4 @@
-//! A service that refuses, is overloaded, or is unreachable.
+//! A service that refuses, is overloaded, or unreachable.
 
 use nix::sys::signal::Signal;
 use service_bus_stand_in::{Access, Act, Fault, On};
@@ -150,7 +150,7 @@ fn a_connection_that_is_cut_costs_a_running_command_nothing() {
     std::thread::sleep(Duration::from_secs(2));
     stage.broker.refuse_connections(false);
     running.await_log("completed, attempt 1");
-    // Later messages are taken, too.
+    // Later messages are taken.
     stage.put("y");
     running.await_log_times("runs", 2);
     assert_eq!(stage.expired(), 0);
@@ -165,7 +165,7 @@ fn links_that_are_detached_for_idleness_are_made_anew() {
     };
     let stage = Stage::of(settings, QueueSettings::default());
     let running = stage.worker().command(["true"]).start();
-    // Any link: if the first is that of the tokens, all are replaced before another becomes idle.
+    // If the first is that of the tokens, all are replaced before another becomes idle.
     stage.wait("a link to be detached", |view| {
         let forced = |entry: &service_bus_stand_in::Entry| {
             matches!(
@@ -179,7 +179,7 @@ fn links_that_are_detached_for_idleness_are_made_anew() {
         view.journal().iter().any(forced).then_some(())
     });
     stage.put("x");
-    // Maybe not the first attempt, if a link got it that was just being detached.
+    // Not the first attempt, if a link got it that was being detached.
     running.await_log("message 1: completed");
     stopped_by(Signal::SIGTERM, running);
 }
@@ -192,7 +192,7 @@ fn a_service_that_says_nothing_for_a_while_is_worked_on_again() {
     running.await_log("completed");
     stage.broker.freeze();
     stage.put("y");
-    // Silent for longer than the lock of a message on its way.
+    // Longer than the lock of a message on its way.
     std::thread::sleep(SHORT + Duration::from_secs(3));
     stage.broker.thaw();
     running.await_log_times("completed", 2);
@@ -200,7 +200,7 @@ fn a_service_that_says_nothing_for_a_while_is_worked_on_again() {
     stage.assert_holds(0, 0);
 }
 
-/// The given-up connection is silent, and does not close properly, either.
+/// The given-up connection is silent, and does not close properly.
 #[test]
 fn a_connection_that_is_given_up_takes_no_processor() {
     let stage = Stage::with(Duration::from_secs(10));
@@ -298,7 +298,7 @@ fn a_frame_that_cannot_be_ends_the_connection_and_nothing_else() {
                 let act = Act::Bytes(vec![0, 0, 0, size]);
                 stage.broker.fault(Fault::new(On::RenewLock, act));
                 stage.put("x");
-                // Longer than the lock, which is renewed on another connection.
+                // Longer than the lock, which another connection renews.
                 let done = stage.once(&[], "sleep 15");
                 assert_ended(&done, 0, "completed, attempt 1, exit 0");
                 assert!(!done.stderr.contains("panicked"), "{}", done.stderr);
@@ -329,7 +329,7 @@ fn a_machine_without_a_thread_to_spare_keeps_its_message() {
         .shell(&script)
         .start();
     running.await_log("runs");
-    // Until a thread that stays for a while after its last work has ended.
+    // A thread may stay for a while after its last work.
     let before = stage.await_renewals(8);
     stage.scene.refuse("pthread_create");
     stage.broker.cut();

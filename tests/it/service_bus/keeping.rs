@@ -1,4 +1,4 @@
-//! A message's lock is kept while its command runs, and counted on only as long as it is certain.
+//! A message's lock is kept while its command runs, and counts only as long as it is certain.
 
 use nix::sys::signal::Signal;
 use service_bus_stand_in::{Act, Fault, On};
@@ -27,8 +27,8 @@ fn a_command_that_runs_for_five_lock_times_completes_once() {
 
 #[test]
 fn a_clock_that_is_wrong_costs_no_lock() {
-    // A lock of 30 s that looks like one of 40 s: each renewal comes before 30 s are over. With the
-    // other skews it looks shorter, or like no lock.
+    // A lock of 30 s that looks like 40 s: each renewal comes before 30 s are over. With the other
+    // skews it looks shorter, or like no lock.
     std::thread::scope(|scope| {
         for skew in [10_000, -10_000, 3_600_000, -3_600_000] {
             scope.spawn(move || {
@@ -44,8 +44,8 @@ fn a_clock_that_is_wrong_costs_no_lock() {
     });
 }
 
-/// Deadlines made for the length that was believed at first would count on the lock for minutes
-/// while the network is down.
+/// Deadlines for the length believed at first would count on the lock for minutes while the network
+/// is down.
 #[test]
 fn a_lock_whose_renewal_shows_it_to_be_shorter_is_not_counted_on_any_longer() {
     let stage = Stage::with(Duration::from_secs(24));
@@ -148,7 +148,7 @@ fn message_that_arrived_during_a_pause_is_not_run_on_an_old_lock() {
         .shell("read text; echo runs $text >&2; exec true")
         .start();
     frozen.await_log("takes messages");
-    // It must be stopped with its credit sent: the next message comes to it.
+    // The next message must come to this worker, so its credit must be out.
     stage.wait("its credit to be out", |view| {
         (view.credit(JOBS) > 0).then_some(())
     });

@@ -1,5 +1,4 @@
 //! `trafficcop work --service-bus` against a stand-in broker in this process, with real commands.
-//! Each test has a broker of its own.
 
 mod at_most_once;
 mod exclusive;
@@ -25,13 +24,10 @@ use crate::support::scene::Scene;
 use crate::support::stopping::stopped_by;
 
 const STRING: &str = "AZURE_SERVICEBUS_CONNECTION_STRING";
-/// Queue of every test.
 const JOBS: &str = "jobs";
 const DEAD: &str = "jobs/$DeadLetterQueue";
-/// The shortest possible lock.
 const SHORT: Duration = Duration::from_secs(5);
 
-/// A broker with a queue, and a scene for its workers.
 struct Stage {
     broker: Broker,
     scene: Scene,
@@ -75,7 +71,6 @@ impl Stage {
         self.broker.put(JOBS, Message::data(text.as_bytes()));
     }
 
-    /// Prepares a worker on the queue.
     fn worker(&self) -> Run<'_> {
         self.worker_on(JOBS)
     }
@@ -87,7 +82,6 @@ impl Stage {
             .env(STRING, self.broker.connection_string())
     }
 
-    /// Runs a worker for one message.
     fn once(&self, more: &[&str], script: &str) -> Finished {
         self.worker()
             .arg("--once")
@@ -104,7 +98,6 @@ impl Stage {
         self.broker.look(move |view| view.messages(address))
     }
 
-    /// Waits until `look` finds something.
     #[track_caller]
     fn wait<T: Send + 'static>(
         &self,
@@ -128,7 +121,6 @@ impl Stage {
         self.events().iter().filter(|event| is(event)).count()
     }
 
-    /// Counts locks that ended unsettled.
     fn expired(&self) -> usize {
         self.count(|event| matches!(event, Event::LockExpired { .. }))
     }
@@ -138,7 +130,7 @@ impl Stage {
         self.count(|event| matches!(event, Event::Settled { .. }))
     }
 
-    /// Waits until message locks were renewed this many times; returns how many times they were.
+    /// Waits for this many renewals; returns how many there were.
     fn await_renewals(&self, times: usize) -> usize {
         self.wait("renewals", move |view| {
             let journal = view.journal().iter();

@@ -1,6 +1,5 @@
 //! Microsoft's own Python client at both ends: its messages are processed byte for byte, despite a
-//! killed worker, a stopped one and a cut network; and it reads dead letters with reason, text,
-//! count and every byte.
+//! killed worker, a stopped one and a cut network; and it reads dead letters.
 //!
 //! Needs `azure-servicebus` from PyPI in the Python that `TRAFFICCOP_TEST_PYTHON` names (default
 //! python3). Without it, and in CI, the tests are skipped with a message.
@@ -15,8 +14,8 @@ use crate::support::exclusive::judge;
 
 const SCRIPT: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/tests/it/service_bus/peer.py");
 
-/// Takes a message's number from its first byte: of ten, one is rejected, one always fails, and the
-/// others succeed after a while, for some longer than a lock.
+/// The first byte is the message's number: of ten, one is rejected, one always fails, and the
+/// others succeed after a while, some after more than a lock.
 const HANDLE: &str = "
 n=$(head -c 1 \"$TRAFFICCOP_MESSAGE_FILE\" | od -An -tu1 | tr -d ' ')
 cp \"$TRAFFICCOP_MESSAGE_FILE\" \"body-$n\"
@@ -24,7 +23,7 @@ case $((n % 10)) in 3) status=65 beats=1;; 7) status=9 beats=1;; 5) status=0 bea
 export TRAFFICCOP_TOKEN=$TRAFFICCOP_MESSAGE_ATTEMPT TRAFFICCOP_HOLDER=w
 exec \"$0\" \"$1\" m$n --every 50 --beats $beats --status $status";
 
-/// Returns the Python with Microsoft's client; prints a message without one, and in CI.
+/// Prints a message without Microsoft's client, and in CI.
 fn python() -> Option<String> {
     let python = std::env::var("TRAFFICCOP_TEST_PYTHON").unwrap_or_else(|_| "python3".into());
     let is_there = Command::new(&python)
@@ -33,14 +32,14 @@ fn python() -> Option<String> {
         .is_ok_and(|output| output.status.success());
     if std::env::var_os("CI").is_some() || !is_there {
         println!(
-            "SKIPPED: {python} has no azure-servicebus (pip install azure-servicebus): not tried against Microsoft's client"
+            "SKIPPED: {python} has no azure-servicebus (pip install azure-servicebus): not tried against Microsoft's \
+             client"
         );
         return None;
     }
     Some(python)
 }
 
-/// Runs Microsoft's client with this task; returns its output.
 fn ask(python: &str, what: &str, connection: &str) -> String {
     let output = Command::new(python)
         .args([SCRIPT, what, connection, JOBS])

@@ -1,10 +1,9 @@
-//! Refusals before any request: usage, connection strings, names.
+//! Refused before any request: usage, connection strings, names.
 
 use super::*;
 
 const KEY: &str = "s3cr3t-k3y";
 
-/// Runs a worker that must not get as far as a request.
 fn refused(words: &[&str], string: Option<&str>) -> Finished {
     let scene = Scene::new();
     let run = scene.verb("work").args(words);

@@ -4,7 +4,6 @@ use service_bus_stand_in::{Act, Fault, On, Outcome, Value, Way};
 
 use super::*;
 
-/// Returns reason and text of the one dead letter.
 fn dead(stage: &Stage) -> (String, String) {
     let letters = stage.messages(DEAD);
     assert_eq!(letters.len(), 1, "{:?}", stage.events());
@@ -219,7 +218,7 @@ fn a_lock_that_is_lost_ends_the_command_and_settles_nothing() {
         .broker
         .fault(Fault::new(On::RenewLock, Act::lock_lost()).times(u32::MAX));
     let done = running.finish();
-    // Another worker may have had it since.
+    // Another worker may have had it.
     assert_ended(&done, 71, "lost, attempt 1");
     stage.scene.await_nobody();
     assert_eq!(stage.settled(), 0);
@@ -241,7 +240,7 @@ fn a_lock_in_doubt_ends_the_command_before_its_time_and_settles_nothing() {
 fn a_settlement_whose_answer_is_lost_is_unconfirmed_and_never_failed() {
     for act in [Act::Lose, Act::CutAfter] {
         let stage = Stage::brief("x");
-        // The completion is done but its answer lost; the repeated request gets "lock lost".
+        // Done, but its answer lost; the repetition gets "lock lost".
         stage
             .broker
             .fault(Fault::new(On::UpdateDisposition, act.clone()).at(JOBS));

@@ -1,4 +1,4 @@
-//! A worker that is asked to stop takes no more messages, and leaves none locked.
+//! A stopping worker takes no more messages, and leaves none locked.
 
 use nix::sys::signal::Signal;
 
@@ -8,7 +8,6 @@ use crate::support::stopping::{
     stopped_at_any_moment,
 };
 
-/// Longer than any test.
 const LONG: Duration = Duration::from_secs(300);
 
 #[test]

@@ -1,4 +1,4 @@
-//! The service over TLS, like the real one; and with Entra ID.
+//! The service over TLS, and with Entra ID.
 
 use service_bus_stand_in::{Access, Tls};
 

@@ -34,7 +34,7 @@ async fn wrong_key_is_reported_as_such() {
     assert!(fatal(&why), "{why}");
     assert!(why.to_string().contains("not authorised"), "{why}");
     assert!(!why.to_string().contains(&wrong.key), "{why}");
-    // Missing rights show when the link is attached.
+    // Missing rights show at the link's attach.
     let scene = Scene::locking(30);
     scene.fault(On::Attach, Act::unauthorized());
     scene
@@ -104,7 +104,7 @@ async fn a_service_that_is_not_there_is_doubt() {
     assert!(why.to_string().contains(&closed.port.to_string()), "{why}");
 }
 
-/// Tokens with this lifetime, at the broker, too.
+/// Token lifetime, at the broker, too.
 struct Short(Duration);
 
 #[async_trait]
@@ -178,8 +178,7 @@ async fn a_ready_made_signature_will_do() {
     complete(&scene.take().await).await.expect("completed");
 }
 
-/// Gives a token that the broker does not know, until it was refused; before that another, if there
-/// is one.
+/// Gives a token unknown to the broker until it is refused; before that another, if there is one.
 struct Revoked {
     before: Mutex<Option<Short>>,
     was_refused: AtomicBool,

@@ -38,7 +38,7 @@ async fn a_length_is_believed_if_a_queue_can_have_it() {
     }
 }
 
-/// Renews it as the driver does, at 70 % of the believed length and within 20 s.
+/// Renews as the driver does, at 70 % of the believed length and within 20 s.
 async fn keep(message: &Message, until: Instant) {
     let every = message.lock_time.mul_f64(0.7);
     let every = every.min(message.first_renewal.expect("a limit"));

@@ -1,4 +1,4 @@
-//! A lock is held while it is renewed, and an answer counts only for its own renewal.
+//! A renewed lock is held, and an answer counts only for its own renewal.
 
 use super::*;
 
@@ -28,7 +28,6 @@ async fn a_lock_that_ran_out_is_lost_and_nothing_is_settled() {
     let message = scene.take().await;
     assert_eq!(scene.broker.lose_locks(JOBS), 1);
     assert_lost(complete(&message).await);
-    // Nor is it repeated.
     let refused = |event: &Event| {
         matches!(
             event,
@@ -59,7 +58,7 @@ async fn an_answer_that_comes_late_is_not_taken_for_the_next() {
     scene.fault(On::RenewLock, Act::Delay(Duration::from_millis(2500)));
     assert_doubt(message.lock.renew(later(400)).await);
     scene.broker.lose_locks(JOBS);
-    // Refused at once, but answered after the answer to the first.
+    // Refused at once, but answered after the first's answer.
     assert_lost(renew(&message).await);
     let connections = scene.count(|event| matches!(event, Event::Connected { .. }));
     assert_eq!(connections, 1, "the answers came by different connections");

@@ -2,14 +2,13 @@
 
 use super::*;
 
-/// Returns the process's resident memory in KiB.
 fn resident() -> u64 {
     let status = std::fs::read_to_string("/proc/self/statm").expect("our own memory");
     let pages = status.split(' ').nth(1).expect("resident pages");
     pages.parse::<u64>().expect("a number") * 4
 }
 
-/// Takes and completes this many messages, eight at a time; the broker keeps no record of them.
+/// Takes and completes messages, eight at a time; the broker keeps no record.
 async fn pass(scene: &Scene, messages: usize) {
     for round in 0..messages / 8 {
         for number in 0..8_u8 {

@@ -1,7 +1,5 @@
-//! The Service Bus queue against a stand-in broker in this process, driven through the trait as
-//! `work`'s driver does it, with every fault that the broker can play.
-//!
-//! Each test has a broker of its own.
+//! The Service Bus queue against a stand-in broker in this process, driven as by `work`, with every
+//! fault of the broker.
 
 mod access;
 mod clocks;
@@ -45,7 +43,6 @@ fn patiently() -> Instant {
     Instant::now() + PATIENCE
 }
 
-/// A broker with one queue, and a worker's handle on that queue.
 struct Scene {
     broker: Arc<Broker>,
     queue: ServiceBusQueue,
@@ -71,7 +68,6 @@ fn tokens(access: &Access) -> SasTokens {
     }
 }
 
-/// Returns the settings of a worker's queue at this port.
 fn config(port: u16) -> Config {
     Config {
         target: Target {
@@ -113,7 +109,6 @@ impl Scene {
         self.broker.fault(Fault::new(on, act));
     }
 
-    /// Takes one message, however late it comes.
     async fn take(&self) -> Message {
         one(&self.queue).await
     }
@@ -138,7 +133,6 @@ impl Scene {
         self.broker.look(move |view| count(view, &what))
     }
 
-    /// Waits until the broker has seen something.
     async fn until<T: Send + 'static>(
         &self,
         look: impl Fn(View<'_>) -> Option<T> + Clone + Send + 'static,

@@ -1,4 +1,4 @@
-//! Connections end, and neither messages nor waiting workers notice.
+//! Neither messages nor waiting workers notice a connection's end.
 
 use super::*;
 
@@ -44,7 +44,7 @@ async fn a_link_that_is_detached_for_being_idle_is_attached_again() {
         .detach(JOBS, "amqp:link:detach-forced", "The link is idle.");
     scene.put(b"next");
     assert_eq!(body(&scene.take().await), b"next");
-    // A message of an earlier link is settled by its token.
+    // An earlier link's message is settled by its token.
     renew(&held).await.expect("renewed");
     complete(&held).await.expect("completed");
     // And a returned one has to count.
@@ -79,7 +79,7 @@ async fn a_delivery_that_ends_its_link_is_not_lost() {
         });
         scene.fault(On::Deliver, act.clone());
         scene.put(b"m");
-        // At the latest when the lock of a message ends that never arrived.
+        // At the latest when the lock of a lost message ends.
         assert_eq!(body(&scene.take().await), b"m", "{act:?}");
     }
 }
@@ -153,7 +153,7 @@ async fn a_busy_service_is_not_stormed() {
     );
 }
 
-/// A worker waits after an error: a message sent meanwhile would lie here while its lock runs out.
+/// A message sent while a worker waits after an error would lie here while its lock runs out.
 #[tokio::test]
 async fn worker_gets_no_message_between_an_error_and_its_next_take() {
     let scene = Scene::locking(30);
@@ -163,7 +163,7 @@ async fn worker_gets_no_message_between_an_error_and_its_next_take() {
     let failed = scene.queue.take(4, patiently()).await;
     assert!(matches!(failed, Err(Failure::Transient { .. })));
     scene.put(b"m");
-    // The first, the one whose link was refused, and the next.
+    // The first, the refused one, and the next.
     scene
         .until(|view| (connected(view) >= 3).then_some(()))
         .await;

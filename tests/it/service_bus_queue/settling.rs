@@ -1,8 +1,8 @@
-//! A message counts as settled only if the service has confirmed it.
+//! A message counts as settled only with the service's confirmation.
 
 use super::*;
 
-/// Settles in this way, and checks the next attempts.
+/// Settles so, and checks the next attempts.
 async fn settled_so(link_settle: bool) {
     let scene = Scene::with(settings(30), |config| config.link_settle = link_settle);
     let way = if link_settle {
@@ -38,7 +38,7 @@ async fn settled_so(link_settle: bool) {
     assert_lost(settle(&message, &abandon()).await);
     assert_lost(renew(&message).await);
     assert_eq!(scene.counts(), Counts::default());
-    // A release is possible on the link only.
+    // Only a link can release.
     let on_link = if link_settle { 4 } else { 1 };
     assert_eq!(scene.count(settled_by(Way::Link)), on_link);
     assert_eq!(scene.count(settled_by(Way::Management)), 4 - on_link);

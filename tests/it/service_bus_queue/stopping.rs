@@ -1,4 +1,4 @@
-//! A worker that leaves has no message locked, and messages that it did not begin do not count.
+//! A leaving worker has no message locked, and what it did not begin does not count.
 
 use super::*;
 
@@ -20,7 +20,6 @@ async fn unused_messages_return_unchanged_at_a_stop() {
         scene.count(|event| matches!(event, Event::Drained { .. })),
         1
     );
-    // No more come.
     scene.put(b"later");
     scene.wait_in_vain(4, 300).await;
     assert_eq!(scene.counts().locked, 0);
@@ -34,7 +33,7 @@ async fn unused_messages_return_unchanged_at_a_stop() {
 /// limit.
 #[tokio::test]
 async fn a_service_that_does_not_answer_a_drain_leaves_nothing_locked() {
-    // Fewer than may come: more could follow, so it waits for half of the time.
+    // Fewer than may come: it waits for half of the time.
     let scene = Scene::locking(300);
     scene.fault(On::Drain, Act::Ignore);
     scene.wait_in_vain(4, 300).await;
@@ -71,7 +70,6 @@ async fn a_drain_has_ended_when_all_has_come_that_was_asked_for() {
     assert_eq!(scene.counts().locked, 0);
     let left = scene.waiting(JOBS);
     assert!(left.len() == 4 && left.iter().all(|message| message.failed == 0));
-    // Far from half a minute.
     assert!(took < Duration::from_secs(20), "{took:?}");
 }
 

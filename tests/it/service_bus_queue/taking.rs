@@ -1,4 +1,4 @@
-//! Messages arrive as they were sent, as many as wanted, and none is lost on its way.
+//! Messages arrive as sent, as many as wanted, and none is lost.
 
 use super::*;
 use service_bus_stand_in::Value;
@@ -64,7 +64,7 @@ async fn a_message_in_many_pieces_is_whole() {
     let big: Vec<u8> = (0..300 * 1024_u32).map(|at| (at / 7 + at) as u8).collect();
     scene.put(&big);
     scene.put(b"");
-    // Two data sections are one body.
+    // One body of two data sections.
     let two = [Sent::data(b"one,").encode(), Sent::data(b"two").encode()].concat();
     scene
         .broker
@@ -124,7 +124,7 @@ async fn no_more_is_locked_than_is_wanted() {
             left -= taken.len();
             held.extend(taken);
         }
-        // Once this is answered, everything that the broker would still have sent has come.
+        // With this answer, everything still on its way has come.
         renew(&held[0]).await.expect("renewed");
         let counts = scene.counts();
         assert_eq!((counts.locked, counts.ready), (held.len(), 20 - held.len()));
@@ -259,7 +259,7 @@ async fn a_lock_that_is_lost_before_it_counts_is_not_handed_out() {
     scene.put(b"found");
     let message = scene.take().await;
     assert_eq!(body(&message), b"found");
-    // A doubtful one goes back at once, with its count unchanged.
+    // A doubtful one goes back at once, its count unchanged.
     complete(&message).await.expect("completed");
     scene.wait_in_vain(1, 1200).await;
     scene.fault(On::RenewLock, Act::server_busy());

@@ -1,4 +1,4 @@
-//! TLS from the first byte, with an authority that only this test knows; and peers without TLS.
+//! TLS from the first byte, with an authority of this test; and peers without TLS.
 
 use super::*;
 use std::io::{Read as _, Write as _};
@@ -106,7 +106,6 @@ async fn a_server_without_tls_is_not_spoken_to() {
     assert!(why.to_string().contains("TLS"), "{why}");
     let put = plain.look(|view| count(view, &|event| matches!(event, Event::TokenPut { .. })));
     assert_eq!(put, 0);
-    // The other way round.
     let secure = Authority::fresh().server("localhost");
     let queue = ServiceBusQueue::open(config(secure.address().port()));
     let why = queue.prepare(patiently()).await.expect_err("TLS");
@@ -117,7 +116,7 @@ async fn a_server_without_tls_is_not_spoken_to() {
 async fn a_web_server_is_recognised() {
     let listener = std::net::TcpListener::bind("127.0.0.1:0").expect("a port");
     let port = listener.local_addr().expect("its address").port();
-    // Answers two callers, then ends.
+    // Two callers, then the end.
     let server = std::thread::spawn(move || {
         for _ in 0..2 {
             let (mut caller, _) = listener.accept().expect("a caller");

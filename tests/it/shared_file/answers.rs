@@ -1,5 +1,4 @@
-//! Lost, wrong and old answers: versions that exist in spite of them, and what each instance
-//! concludes.
+//! Lost, wrong and old answers, and what each instance concludes.
 
 use nix::libc;
 
@@ -96,20 +95,20 @@ fn unreadable_release_is_rewritten() {
     two.await_log("which is stopping");
     here.set(&[Op::Open, Op::Create, Op::Write], Fate::Fail(libc::EIO));
     let_end(&scene, "one");
-    // Its record and its hint.
+    // Record and hint.
     here.await_caught(2);
     here.heal();
     let healed = Instant::now();
     let _ = one.finish();
     let first = scene.journal.await_tag(What::Start, "two");
-    // And not a minute: by then an unreadable release need not be waited for.
+    // Not a minute, after which an unreadable release need not be waited for.
     let latest = healed + Duration::from_secs(30);
     assert!(first.at < latest.as_nanos(), "{}", scene.journal);
     terminate(two);
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
-/// The probe's directory is made anyway, and removed; its name is unique.
+/// The probe's directory is made and removed; its name is unique.
 #[test]
 fn lost_answers_to_the_question_for_the_time_end_nothing() {
     let Some(drive) = Drive::new() else { return };
@@ -117,7 +116,7 @@ fn lost_answers_to_the_question_for_the_time_end_nothing() {
     let lock = view.path("lock");
     let first = run(&scene, &lock, "first", &[]).command(["true"]).finish();
     assert_eq!(first.ended, Ended::Code(0), "{}", first.stderr);
-    // On an existing, free lock, the probe comes before anything else is made or removed.
+    // On a free lock the probe comes first.
     for (op, errno) in [(Op::Mkdir, libc::EEXIST), (Op::Rmdir, libc::ENOENT)] {
         view.switchboard().set(&[op], None, Fate::Lose(errno), 1);
     }
@@ -229,8 +228,7 @@ fn a_full_disk_ends_the_command_in_time_and_it_runs_again_when_there_is_room() {
         || scene.trees().is_empty().then_some(()),
         || one.stderr(),
     );
-    // A standby that reads the lock but could not take it over does not report that the store
-    // answers.
+    // A standby that could not take the lock over does not report that the store answers.
     one.await_log("not given back and will expire");
     view.await_caught(view.switchboard().caught() + 2);
     let said = one.stderr();
@@ -305,7 +303,7 @@ fn instances_that_begin_at_once_on_several_clients_each_get_their_turn_alone() {
     scene.await_nobody();
 }
 
-/// An SMB client remembers for a second that a name is missing, whatever the server has.
+/// An SMB client remembers for a second that a name is missing.
 #[test]
 fn a_lock_that_another_instance_has_just_begun_is_used_however_long_the_client_hides_it() {
     let Some(drive) = Drive::new() else { return };
@@ -316,7 +314,7 @@ fn a_lock_that_another_instance_has_just_begun_is_used_however_long_the_client_h
         .set(&[Op::Mkdir], Some(&first), Fate::Hang, 1);
     let mut one = instance(&scene, &here.path("lock"), "one", &[], &[]);
     here.await_caught(1);
-    // For more than one attempt.
+    // Longer than one attempt.
     let hidden = 20;
     let switchboard = there.switchboard();
     let missing = Fate::Fail(libc::ENOENT);

@@ -1,5 +1,4 @@
-//! Cron lines: instances that look once and end, on a lock of this machine kept as on a shared
-//! drive.
+//! Cron lines on a lock of this machine kept as on a shared drive.
 
 use super::*;
 
@@ -44,7 +43,7 @@ fn stamp_of_a_removed_lock_does_not_apply_to_the_next() {
     kill_both(one);
     std::fs::remove_dir_all(scene.path("singleton.lock.versions")).unwrap();
     std::fs::remove_file(&lock).unwrap();
-    // As long as an instance that had seen that version would wait for it.
+    // As long as an instance that had seen it would wait.
     crate::support::await_for(
         "a lease to be over",
         || (Instant::now() > seen + LEASE).then_some(()),

@@ -1,4 +1,4 @@
-//! The doorbell of a lock on a shared drive, for `run` and for a program.
+//! The doorbell on a shared drive, for `run` and for a program.
 
 use trafficcop::TrafficCop;
 
@@ -53,7 +53,7 @@ async fn a_program_hears_it_and_rings_too() {
         .doorbell(Some(([127, 0, 0, 1], 0).into()))
         .start();
     let cop = cop.await.expect("competes");
-    // The bell is served on this runtime, which must not be blocked meanwhile.
+    // This runtime serves the bell, so it must not be blocked.
     let listens = tokio::task::spawn_blocking(move || bell.await_listener());
     listens.await.expect("not cancelled");
     drop(std::fs::File::create(&done));
@@ -61,7 +61,6 @@ async fn a_program_hears_it_and_rings_too() {
     assert_eq!(holder.wait(), Ended::Code(0), "{}", holder.stderr());
     let run = scene.run().arg("--file").arg(scene.lock()).args(BELL);
     let standby = run.journalist("standby", &["--beats", "1"]).start();
-    // This runtime rings, too.
     let hears = move || {
         standby.await_log("hears the holder's doorbell, 0 standbys before this one");
         standby
@@ -73,7 +72,7 @@ async fn a_program_hears_it_and_rings_too() {
     assert_eq!(standby.wait(), Ended::Code(0), "{}", standby.stderr());
 }
 
-/// The stopped holder's bell is silent, and only the lease tells when it is over.
+/// A stopped holder's bell is silent; only the lease tells when it is over.
 #[test]
 fn doorbell_of_a_stopped_holder_delays_no_take_over() {
     let Some(drive) = Drive::new() else { return };

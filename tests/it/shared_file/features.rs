@@ -1,5 +1,4 @@
-//! Features on a lock that is kept as on a shared drive: slots, `--once` tasks, restarts, standbys,
-//! elections, and the verbs that look.
+//! Features on a lock kept as on a shared drive.
 
 use std::path::PathBuf;
 
@@ -9,7 +8,6 @@ use super::*;
 use crate::support::await_for;
 use crate::support::instance::{Finished, assert_ended};
 
-/// Returns the scene's lock, in a directory of its own.
 fn lock(scene: &Scene) -> PathBuf {
     let directory = scene.path("locks");
     std::fs::create_dir_all(&directory).unwrap();
@@ -71,7 +69,7 @@ fn task_is_done_once_and_later_candidates_do_nothing() {
     }
     let three = shared(&scene, "three", &["--once"]).journalist("three", &[]);
     assert_ended(&three.finish(), 0, "one");
-    // Tenures without a task keep the result, and another key is another task.
+    // Other tenures keep the result; another key is another task.
     for _ in 0..2 {
         let other = shared(&scene, "other", &[]).command(["true"]).finish();
         assert_eq!(other.ended, Ended::Code(0), "{}", other.stderr);

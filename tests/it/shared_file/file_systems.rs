@@ -1,5 +1,4 @@
-//! File systems without the guarantee that exactly one of two machines makes a directory, and
-//! `doctor` between two machines.
+//! File systems on which two machines may both make a directory, and `doctor` between two machines.
 
 use super::*;
 use crate::support::instance::assert_ended;
@@ -24,7 +23,7 @@ fn shared_drive_of_an_unknown_kind_is_refused_without_the_promise() {
     assert_ended(&elect.finish(), 69, PROMISE);
     let promised = run(&scene, &lock, "one", &[PROMISE]).command(["true"]);
     assert_eq!(promised.finish().ended, Ended::Code(0));
-    // A look competes with no instance.
+    // It competes with no instance.
     let look = scene.verb("status").arg("--file").arg(&lock).finish();
     assert_eq!(look.ended, Ended::Code(1), "{}", look.stderr);
     let by_variable = run(&scene, &lock, "one", &[]).env("TRAFFICCOP_MKDIR_IS_EXCLUSIVE", "1");

@@ -67,7 +67,7 @@ fn answer_after_the_lease_grants_no_control() {
     scene.journal.await_tag(What::Beat, "one");
     let two = instance(&scene, &there.path("lock"), "two", &[], &[]);
     two.await_log("standing by: one is in control");
-    // The next renewal is executed, and its answer comes much later than all others.
+    // The next renewal's answer comes much later than all others.
     here.switchboard().set(&[Op::Mkdir], None, Fate::Mute, 1);
     here.await_caught(1);
     here.hang();
@@ -97,13 +97,13 @@ fn terminate_ends_an_instance_whose_drive_hangs() {
     let took = Instant::now().since(asked);
     assert!(took < Duration::from_secs(13), "{took:?} {}", one.stderr());
     scene.assert_no_tree();
-    // The guardian may continue to release the lock for a while.
+    // The guardian may still try to release.
     scene.await_nobody();
     let took = Instant::now().since(asked);
     assert!(took < Duration::from_secs(24), "{took:?} {}", one.stderr());
 }
 
-/// A drive that takes more than a second for the announcement of the drain is slow, not gone.
+/// More than a second for the drain's announcement is slow, not gone.
 #[test]
 fn a_release_waits_for_an_announcement_that_is_under_way() {
     let Some(drive) = Drive::new() else { return };
@@ -116,8 +116,8 @@ fn a_release_waits_for_an_announcement_that_is_under_way() {
     here.await_caught(1);
     let_end(&scene, "one");
     scene.journal.await_tag(What::End, "one");
-    // The drive's delay. The first release has given up after a second; the next begins 1.6 s to
-    // 2.4 s after it and gives up as late, which leaves more than a second for a busy machine.
+    // The first release has given up after a second; the next begins 1.6 s to 2.4 s after it and
+    // gives up as late, which leaves more than a second for a busy machine.
     std::thread::sleep(Duration::from_millis(1200));
     here.heal();
     let done = one.finish();
@@ -154,14 +154,14 @@ fn terminate_ends_an_instance_whose_first_look_hangs_while_it_lists_the_versions
     let lock = view.path("lock");
     let done = run(&scene, &lock, "one", &[]).command(["true"]).finish();
     assert_eq!(done.ended, Ended::Code(0), "{}", done.stderr);
-    // Without a hint all versions must be listed to find the last.
+    // All versions must be listed without a hint.
     std::fs::write(&lock, "").unwrap();
     view.set(&[Op::Opendir, Op::Readdir], Fate::Hang);
     let mut two = instance(&scene, &lock, "two", &[], &[]);
     view.await_caught(1);
     let asked = Instant::now();
     two.signal(Signal::SIGTERM);
-    // Its last log line has what it knows of the lock: a hanging look must not delay that.
+    // A hanging look must not delay its last line, which has what it knows of the lock.
     assert_eq!(two.wait(), TERM, "{}", two.stderr());
     let took = Instant::now().since(asked);
     assert!(took < Duration::from_secs(12), "{took:?} {}", two.stderr());
@@ -223,7 +223,7 @@ fn no_wait_ends_in_time_on_a_hanging_drive_with_any_output() {
     let here = |name: &str| scene.path(name).to_str().unwrap().to_owned();
     let there = view.path("out").to_str().unwrap().to_owned();
     let socket = |path: &str| format!("unix:{path}");
-    // Local outputs may be the lock under another name, and so may those on the drive.
+    // Local outputs may be the lock under another name, as may those on the drive.
     let outputs = [
         ["--event-log", &here("events")],
         ["--event-log", &there],
@@ -243,7 +243,7 @@ fn no_wait_ends_in_time_on_a_hanging_drive_with_any_output() {
     let elect = scene.verb("elect").arg("--file").arg(&lock);
     let elect = elect.args(["-n", "--control-file", &link]);
     let elect = elect.without_event_log().start();
-    // Outputs on a drive that hangs, of a lock on this disk.
+    // On a drive that hangs, with a local lock.
     let apart = scene.run().arg("--file").arg(scene.lock()).arg("-n");
     let apart = apart.without_event_log().args(["--status-file", &there]);
     let apart = apart.command(["true"]).start();

@@ -63,8 +63,7 @@ fn the_guardian_gives_back_what_a_dead_supervisor_had() {
     one.signal(Signal::SIGKILL);
     let first = scene.journal.await_tag(What::Start, "two");
     assert_eq!(one.wait(), KILL);
-    // It ignores TERM and dies at the end of the grace in doubt, 2 s; the lease itself has not run
-    // out.
+    // It dies at the end of the grace in doubt, 2 s; the lease has not run out.
     assert!(first.at < (renewed + LEASE).as_nanos());
     terminate(two);
     assert_eq!(scene.journal.judge(), ["one", "two"]);
@@ -92,7 +91,7 @@ fn kill_supervisor(mut one: Instance) -> Instant {
 #[test]
 fn a_supervisor_killed_while_it_confirms_its_take_over_costs_no_lease() {
     let Some(drive) = Drive::new() else { return };
-    // Also with a standby command, which its guardian has started before.
+    // A standby command is started before by its guardian.
     for standby in [&[][..], &["--standby", "exec sleep 60"]] {
         let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
         let lock = format!("lock-{}", standby.len());
@@ -126,7 +125,7 @@ fn draining_and_standby(scene: &Scene, lock: &str, here: &View, there: &View) ->
 #[test]
 fn a_supervisor_killed_while_it_makes_the_version_of_its_release_costs_no_lease() {
     let Some(drive) = Drive::new() else { return };
-    // The answer to the version is pending, or that to the entry in the previous one.
+    // The answer for the version, or for the entry in the previous one.
     for (lock, of_the_version) in [("of-the-version", true), ("of-the-one-before", false)] {
         let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
         let [one, two] = draining_and_standby(&scene, lock, &here, &there);
@@ -145,7 +144,7 @@ fn a_supervisor_killed_while_it_makes_the_version_of_its_release_costs_no_lease(
 #[test]
 fn a_supervisor_killed_while_it_writes_that_the_lock_is_free_costs_no_lease() {
     let Some(drive) = Drive::new() else { return };
-    // Record and hint are missing, or the record is empty.
+    // Without record and hint, or with an empty record.
     for (lock, ops) in [
         ("nothing", &[Op::Open, Op::Create][..]),
         ("empty", &[Op::Open, Op::Write]),
@@ -154,7 +153,7 @@ fn a_supervisor_killed_while_it_writes_that_the_lock_is_free_costs_no_lease() {
         let [one, two] = draining_and_standby(&scene, lock, &here, &there);
         here.set(ops, Fate::Hang);
         let_end(&scene, "one");
-        // The record and the hint.
+        // Record and hint.
         here.await_caught(2);
         let killed = kill_supervisor(one);
         here.heal();
@@ -177,7 +176,7 @@ fn the_guardian_asks_again_where_the_drive_failed_for_a_moment() {
     here.switchboard().set(&[Op::Mkdir], None, lost, 1);
     let first = scene.journal.await_tag(What::Start, "two");
     assert_eq!(here.switchboard().caught(), 1);
-    // Neither has the lease run out by itself, nor the minute for a version without a record.
+    // Neither the lease nor an unrecorded version's minute has run out.
     assert!(first.at < (renewed + LEASE).as_nanos());
     terminate(two);
     assert_eq!(scene.journal.judge(), ["one", "two"]);
@@ -197,7 +196,7 @@ fn a_supervisor_that_dies_while_the_drive_hangs_is_followed_within_a_lease_and_a
     assert!(first.at < followed_by(renewed));
     terminate(two);
     assert_eq!(scene.journal.judge(), ["one", "two"]);
-    // The guardian does not wait for the drive for ever.
+    // The guardian does not wait for ever.
     scene.await_nobody();
 }
 
@@ -259,7 +258,7 @@ fn standby_with_a_shorter_lease_and_poll_waits_for_the_lease_of_the_holder() {
     let first = scene.journal.await_tag(What::Start, "two");
     one.signal(Signal::SIGCONT);
     assert!(first.at > (renewed + Duration::from_secs(20) - POLL).as_nanos());
-    // Its guardian alone has used the lease of 20 s up to its margin.
+    // The guardian alone used the lease of 20 s up to its margin.
     let last = last_before(&scene, "one", u64::MAX).at;
     assert!(last > (renewed + Duration::from_secs(15)).as_nanos());
     terminate(one);

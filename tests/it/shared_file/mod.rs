@@ -1,5 +1,5 @@
-//! Locks on shared drives: the store by itself, and instances on a drive that hangs, fails, and
-//! shows old views.
+//! Locks on shared drives: the store, and instances on a drive that hangs, fails, and shows old
+//! views.
 
 mod doorbell;
 mod drive;
@@ -39,7 +39,6 @@ fn followed_by(renewed: Instant) -> u64 {
     (renewed + LEASE * 3 / 2).as_nanos()
 }
 
-/// Prepares an instance for the lock at this path.
 fn run<'a>(scene: &'a Scene, lock: &Path, name: &str, options: &[&str]) -> Run<'a> {
     scene
         .run()
@@ -108,7 +107,6 @@ fn last_before(scene: &Scene, tag: &str, at: u64) -> Line {
     lines.rev().find(of_it).expect("a line")
 }
 
-/// Checks that this command got no stop signal.
 fn assert_not_stopped(scene: &Scene, tag: &str) {
     let lines = scene.journal.lines();
     let asked = |line: &&Line| line.command() == tag && line.what == What::Term;
@@ -116,5 +114,5 @@ fn assert_not_stopped(scene: &Scene, tag: &str) {
 }
 
 const DEAF: [&str; 5] = ["--term", "ignore", "--daemon", "--children", "2"];
-/// A command that records TERM and continues.
+/// Records TERM and continues.
 const HEARS: [&str; 2] = ["--term", "60000:9"];

@@ -47,7 +47,7 @@ fn a_check_that_cannot_be_killed_costs_control_and_the_lock_is_left_to_run_out()
     assert_eq!(scene.journal.judge(), ["one", "two"]);
 }
 
-/// The program is on a drive that does not answer: it was ordered, and never runs.
+/// The program's drive does not answer: it was ordered, and never runs.
 #[test]
 fn a_command_whose_start_hangs_is_found_to_hang() {
     let Some(drive) = Drive::new() else { return };

@@ -1,4 +1,4 @@
-//! Dead-lettering a message: the copy first, then the delete.
+//! Dead-lettering: the copy first, then the delete.
 
 use super::*;
 

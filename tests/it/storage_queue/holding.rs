@@ -13,17 +13,16 @@ async fn renewals_keep_a_message_from_others_far_beyond_its_first_lock() {
         message.lock.renew(later()).await.expect("renewed");
         renewals += 1;
         while Instant::now() < t0 + Duration::from_millis(1200) {
-            // Checked only while the lock must hold: a slow machine proves nothing.
+            // Only while the lock must hold: a slow machine proves nothing.
             let visible = scene.mailbox.visible();
             if Instant::now() < t0 + Duration::from_secs(2) {
                 assert_eq!(visible, []);
             }
-            // The pace of the looks.
             tokio::time::sleep(Duration::from_millis(50)).await;
         }
     }
     assert!(renewals >= 2, "{renewals}");
-    // Only the newest receipt settles it.
+    // Only the newest receipt settles.
     let settled = message.lock.settle(&Settlement::Complete, later()).await;
     settled.expect("completed");
     assert_eq!(scene.mailbox.count(), 0);
@@ -110,7 +109,6 @@ async fn message_that_expires_between_renewals_is_gone_and_not_lost() {
         let message = scene.take().await;
         while !message.lock.is_gone() {
             message.lock.renew(later()).await.expect("ours or gone");
-            // The pace of the renewals.
             tokio::time::sleep(Duration::from_millis(500)).await;
         }
         let asked = scene.asked(Call::Update);
@@ -126,7 +124,7 @@ async fn message_that_expires_between_renewals_is_gone_and_not_lost() {
     }
 }
 
-/// Azure can hide a message beyond its expiry when it is taken, but refuses to do so later.
+/// Azure can hide a message beyond its expiry when it is taken, but not later.
 #[tokio::test]
 async fn message_that_expires_before_its_lock_ends_is_not_renewed() {
     let scene = Scene::expiring(2, 60);
@@ -192,7 +190,7 @@ async fn answer_to_an_earlier_renewal_or_take_is_doubt() {
         let message = scene.take().await;
         message.lock.renew(later()).await.expect("renewed");
         let renewed = Instant::now();
-        // Dates are in whole seconds.
+        // Dates are whole seconds.
         while Instant::now() < renewed + Duration::from_millis(2500) {
             tokio::time::sleep(Duration::from_millis(50)).await;
         }

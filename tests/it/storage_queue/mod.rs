@@ -1,7 +1,5 @@
-//! The storage queue against a real (emulated) service, driven through the trait as `work`'s driver
-//! does it, with a network that fails on command.
-//!
-//! Each test has a queue of its own.
+//! The storage queue against a real (emulated) service, driven as by `work`, with a network that
+//! fails on command.
 
 mod aside;
 mod holding;
@@ -42,7 +40,6 @@ fn open(config: Config) -> StorageQueue {
     StorageQueue::open(config).expect("a queue")
 }
 
-/// A queue with one message, reached through a proxy.
 struct Scene {
     mailbox: Mailbox,
     proxy: Proxy,
@@ -84,7 +81,7 @@ impl Scene {
         one(&self.queue).await
     }
 
-    /// Drops a call as soon as the service has carried it out, before its answer comes.
+    /// Drops a call once it is carried out, before its answer.
     async fn give_up_half_way(&self, call: Call, work: impl Future<Output = Result<(), Failure>>) {
         let late = Fate::DelayReply(Duration::from_secs(4));
         self.proxy.next(call, late);
@@ -104,7 +101,6 @@ impl Scene {
         }
     }
 
-    /// Counts the requests of this kind.
     fn asked(&self, call: Call) -> usize {
         let log = self.proxy.log();
         log.iter().filter(|seen| seen.call == call).count()
@@ -117,12 +113,10 @@ async fn one(queue: &StorageQueue) -> Message {
     messages.remove(0)
 }
 
-/// A limit that no test reaches.
 fn later() -> Instant {
     Instant::now() + Duration::from_secs(60)
 }
 
-/// A limit that tests reach.
 fn soon() -> Instant {
     Instant::now() + Duration::from_millis(1500)
 }
@@ -142,7 +136,7 @@ fn is_transient<T: std::fmt::Debug>(said: Result<T, Failure>) -> String {
     }
 }
 
-/// Checks for a loss; returns until when no other worker can have the message.
+/// Returns until when no other worker can have the message.
 #[track_caller]
 fn is_lost<T: std::fmt::Debug>(said: Result<T, Failure>) -> Option<Instant> {
     match said {

@@ -125,7 +125,7 @@ async fn a_delete_in_doubt_whose_message_is_gone_after_the_lock_cannot_be_told()
     let message = scene.take().await;
     scene.proxy.next(Call::DeleteMessage, Fate::Swallow);
     is_transient(message.lock.settle(&Settlement::Complete, soon()).await);
-    // Another worker does, after this one's lock.
+    // Another worker, after this one's lock.
     scene.mailbox.await_take(60);
     scene.mailbox.clear();
     let why = is_transient(message.lock.settle(&Settlement::Complete, later()).await);
@@ -173,7 +173,7 @@ async fn a_refusal_that_an_unanswered_renewal_explains_does_not_confirm_a_settle
     ] {
         let scene = Scene::with("x");
         let message = scene.take().await;
-        // Carried out: the receipt is invalid now, unknown to the worker.
+        // Done: the receipt is invalid, unknown to the worker.
         scene.proxy.next(Call::Update, Fate::LoseReply);
         is_transient(message.lock.renew(later()).await);
         // Refused, but that answer is lost, too.
@@ -194,7 +194,7 @@ async fn a_renewal_that_was_answered_ends_the_doubt_about_a_settlement_before_it
     is_transient(message.lock.settle(&Settlement::Complete, soon()).await);
     // So it was not deleted, and requests on their way have an invalid receipt.
     message.lock.renew(later()).await.expect("renewed");
-    // Another worker deletes it; this one has not completed it.
+    // Deleted by another worker, not completed by this one.
     scene.mailbox.clear();
     let said = message.lock.settle(&Settlement::Complete, later()).await;
     assert_eq!(is_lost(said), None);

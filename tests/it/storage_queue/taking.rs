@@ -1,4 +1,4 @@
-//! Checks before a message is taken, and taking it.
+//! Taking a message, and the checks before.
 
 use trafficcop::queue::Missing;
 

@@ -1,5 +1,5 @@
-//! Announcements of Azure for the machine: the instance gives control away before the event, and
-//! competes again after it.
+//! Azure's announcements: the instance gives control away before the event, and competes again
+//! after it.
 
 use std::fs;
 use std::path::PathBuf;
@@ -13,7 +13,6 @@ use crate::support::scene::Scene;
 
 const ENDPOINT: &str = "TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT";
 
-/// Runs on the machine with this metadata service.
 fn guest<'a>(scene: &'a Scene, metadata: &Metadata, name: &str) -> Run<'a> {
     scene
         .run_on_file()
@@ -70,7 +69,7 @@ fn a_notice_hands_control_over_before_it_is_approved_and_stays_out_until_it_is_g
     assert_eq!(approved, ["0-1-2"]);
     assert_eq!(seen, ["over: true, given back: true"]);
 
-    // The lock is free, and no instance takes it.
+    // No instance takes the free lock.
     fs::write(go(&scene, "web2"), "").expect("written");
     assert_eq!(second.wait(), Ended::Code(0), "{}", second.stderr());
     metadata.await_asked(2);
@@ -180,7 +179,7 @@ fn irrelevant_announcements_are_ignored() {
         "{}",
         instance.stderr()
     );
-    // It did watch for announcements.
+    // It did watch.
     metadata.announce("y", "Preempt", "web-1");
     instance
         .await_log("stopping the command: the preemption of this machine is announced (event y)");

@@ -1,4 +1,4 @@
-//! The service manager's side: a socket, and all messages to it.
+//! The service manager's side: a socket, and its messages.
 
 use std::cell::RefCell;
 use std::os::unix::net::UnixDatagram;
@@ -7,7 +7,6 @@ use std::path::PathBuf;
 use crate::support::await_for;
 use crate::support::scene::Scene;
 
-/// A socket that is read on demand.
 pub(crate) struct Manager {
     socket: UnixDatagram,
     pub(crate) path: PathBuf,
@@ -35,14 +34,12 @@ impl Manager {
         self.heard.borrow().clone()
     }
 
-    /// Returns all lines so far, in order.
     pub(crate) fn said(&self) -> Vec<String> {
         let messages = self.messages();
         let lines = messages.iter().flat_map(|message| message.lines());
         lines.map(str::to_owned).collect()
     }
 
-    /// Counts the lines that begin like this.
     pub(crate) fn count(&self, begin: &str) -> usize {
         let said = self.said();
         said.iter().filter(|line| line.starts_with(begin)).count()
@@ -67,7 +64,6 @@ impl Manager {
         )
     }
 
-    /// Fills the socket, so that no other message fits.
     pub(crate) fn fill(&self) {
         let sender = UnixDatagram::unbound().expect("a socket");
         sender.set_nonblocking(true).expect("ours");

@@ -1,5 +1,4 @@
-//! `trafficcop` as a systemd service, and on an Azure machine: messages to the service manager,
-//! what the command gets from it, and reactions to announcements of the platform.
+//! `trafficcop` as a systemd service, and on an Azure machine.
 //!
 //! The tests play the service manager: a socket, and variables in the environment.
 

@@ -1,4 +1,4 @@
-//! Messages to the service manager, and messages of the command that are passed on to it.
+//! Messages to the service manager, the command's included.
 
 use std::fs;
 use std::os::unix::fs::PermissionsExt;
@@ -21,7 +21,6 @@ fn service<'a>(scene: &'a Scene, manager: &Manager, name: &str) -> Run<'a> {
         .env("RUNTIME_DIRECTORY", scene.directory())
 }
 
-/// Returns a script that runs until it is released.
 fn lasting(scene: &Scene, name: &str) -> String {
     let go = scene.path(&format!("{name}.go"));
     format!("while [ ! -e {} ]; do sleep 0.05; done", go.display())
@@ -127,7 +126,6 @@ fn with_ready_held_it_is_ready_when_the_command_was_started() {
     assert_eq!(standby.wait(), Ended::Code(0));
 }
 
-/// Returns what a command has written there.
 fn written(path: &Path) -> String {
     await_for(
         "the command to write",
@@ -190,7 +188,7 @@ fn the_command_has_a_socket_of_ours_and_says_there_that_it_is_ready() {
     for hidden in ["MAINPID", "FDSTORE", "STOPPING", "WATCHDOG=trigger"] {
         assert_eq!(manager.count(hidden), 0, "{:#?}", manager.said());
     }
-    // For standbys it counts as a drain: the record announces it while the command still runs.
+    // A drain for standbys: the record announces it while the command still runs.
     await_for(
         "the record to say that control will change",
         || {
@@ -254,11 +252,11 @@ fn the_watchdog_is_fed_while_supervisor_and_guardian_both_answer_and_not_otherwi
     second.await_line("STATUS=standing by");
     second.await_times("WATCHDOG=1", 3);
 
-    // A standby's guardian has no command, but a supervisor without a guardian is not healthy.
+    // A standby's guardian has no command, but a supervisor without one is not healthy.
     let guardian = Pid::from_raw(standby.guardian());
     kill(guardian, Signal::SIGSTOP).expect("ours");
     crate::support::processes::await_stopped(guardian.as_raw());
-    // One may still be on its way. The other instance's beat is the clock.
+    // One may be on its way. The other instance's beat is the clock.
     let before = second.count("WATCHDOG=1");
     first.await_times("WATCHDOG=1", first.count("WATCHDOG=1") + 10);
     let now = second.count("WATCHDOG=1");
@@ -419,7 +417,7 @@ fn the_command_s_health_is_in_the_status_and_its_watchdog_is_ours() {
         },
         || format!("{:#?}", manager.said()),
     );
-    // The command's messages feed trafficcop's watchdog only.
+    // The command's feed trafficcop's watchdog only.
     assert_eq!(manager.count("WATCHDOG"), 0, "{:#?}", manager.said());
     instance.signal(Signal::SIGTERM);
     instance.wait();

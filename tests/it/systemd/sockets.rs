@@ -1,5 +1,5 @@
-//! Socket activation: the sockets that systemd passes to the service reach the command, with its
-//! pid in LISTEN_PID, and no other process.
+//! Socket activation: the service's sockets reach the command, with its pid in LISTEN_PID, and no
+//! other process.
 
 use std::process::{Command, Output};
 
@@ -12,7 +12,7 @@ const ACTIVATED: &str =
     "LISTEN_PID=$$ LISTEN_FDS=2 LISTEN_FDNAMES=web:admin LISTEN_PIDFDID=77 exec \"$@\" 3<$0 4<$0";
 /// Such descriptors with another process's pid.
 const PASSED_BY: &str = "LISTEN_PID=1 LISTEN_FDS=2 LISTEN_FDNAMES=web:admin exec \"$@\" 3<$0 4<$0";
-/// Script that prints what a process of a tenure has.
+/// Prints what a process of a tenure has.
 const TELL: &str = r#"
     told() { [ "${LISTEN_PID-none}" = $$ ] && echo -n "me " || echo -n "${LISTEN_PID-none} "; }
     # No substitution here: that opens descriptors.
@@ -73,14 +73,13 @@ fn a_restarted_command_gets_them_again_under_its_new_id() {
 #[test]
 fn they_are_addressed_to_a_command_that_has_process_ids_of_its_own() {
     let scene = scene();
-    // Not every machine allows it.
     let output = run(&scene, ACTIVATED, &["--contain", "pidns"], TELL);
     let stderr = String::from_utf8_lossy(&output.stderr);
     if output.status.code() == Some(64) && stderr.contains("pidns") {
         eprintln!("this machine has no PID namespaces for us: NOT TRIED: {stderr}");
         return;
     }
-    // Its pid is that within the namespace.
+    // Its pid within the namespace.
     assert_eq!(said(&output), "command me 2 web:admin none 3 4 \n");
 }
 

@@ -11,7 +11,7 @@ use crate::support::instance::Ended;
 use crate::support::journal::What;
 use crate::support::scene::Scene;
 
-/// Units, and the names under which they are started.
+/// Units, and the names they are started under.
 const UNITS: &[(&str, &str)] = &[
     (
         "examples/trafficcop@.service",
@@ -66,8 +66,7 @@ fn every_unit_is_looked_at() {
     assert_eq!(found.len(), UNITS.len());
 }
 
-/// Verifies a unit with programs that exist here, since the installed paths are unknown; `None`
-/// without systemd's verifier.
+/// Verifies a unit with programs that exist here; `None` without systemd's verifier.
 fn verified(directory: &Path, unit: &str, name: &str) -> Option<Result<(), String>> {
     let verdict = Command::new("systemd-analyze")
         .arg("verify")

@@ -1,4 +1,4 @@
-//! Messages to a worker's service manager, and those of its commands.
+//! A worker's messages to its service manager, its commands' included.
 
 use std::fs;
 use std::os::unix::net::UnixDatagram;
@@ -30,16 +30,16 @@ fn service<'a>(scene: &'a Scene, manager: &Manager, mailbox: &Mailbox) -> Run<'a
     service_at(scene, manager, &mailbox.name, queues().port)
 }
 
-/// Returns a command that writes down its environment, and runs until it is released.
+/// Writes down its environment, and runs until it is released.
 fn lasting(scene: &Scene) -> String {
     format!(
-        "cd {}; m=$(cat); echo \"$NOTIFY_SOCKET ${{WATCHDOG_USEC-none}} ${{WATCHDOG_PID-none}} $TRAFFICCOP_MESSAGE_ID\" > found-$m.new; \
+        "cd {}; m=$(cat); \
+         echo \"$NOTIFY_SOCKET ${{WATCHDOG_USEC-none}} ${{WATCHDOG_PID-none}} $TRAFFICCOP_MESSAGE_ID\" > found-$m.new; \
          mv found-$m.new found-$m; while [ ! -e go-$m ]; do sleep 0.05; done",
         scene.directory().display()
     )
 }
 
-/// Returns what the command of this message has written.
 fn found(scene: &Scene, message: &str) -> Vec<String> {
     let path = scene.path(&format!("found-{message}"));
     await_for(
@@ -89,7 +89,6 @@ fn worker_is_ready_when_it_takes_messages_and_reports_their_number() {
 fn worker_is_not_ready_before_the_queue_has_answered() {
     let scene = Scene::new();
     let manager = Manager::at(&scene, "manager");
-    // A closed port.
     let mut instance = service_at(&scene, &manager, "orders", 1)
         .command(["true"])
         .start();
@@ -176,7 +175,7 @@ fn the_watchdog_is_fed_while_all_guardians_answer_whether_they_are_busy_or_idle(
         let before = manager.count("WATCHDOG=1");
         manager.await_times("WATCHDOG=1", before + 3);
     };
-    // All are idle; without any one of them the worker is not healthy.
+    // Without any one of the idle ones the worker is not healthy.
     let all = processes::marked(scene.directory());
     let guardians: Vec<Pid> = all
         .iter()
@@ -187,7 +186,7 @@ fn the_watchdog_is_fed_while_all_guardians_answer_whether_they_are_busy_or_idle(
     for guardian in guardians {
         kill(guardian, Signal::SIGSTOP).expect("ours");
         processes::await_stopped(guardian.as_raw());
-        // One may still be on its way.
+        // One may be on its way.
         let before = manager.count("WATCHDOG=1");
         let begin = Instant::now();
         while Instant::now().since(begin) < LONG {
@@ -198,7 +197,7 @@ fn the_watchdog_is_fed_while_all_guardians_answer_whether_they_are_busy_or_idle(
         kill(guardian, Signal::SIGCONT).expect("ours");
         fed_again();
     }
-    // One is busy, and then both.
+    // First one, then both.
     for message in ["a", "b"] {
         mailbox.put(message);
         found(&scene, message);

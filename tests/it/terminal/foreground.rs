@@ -1,4 +1,4 @@
-//! The foreground group after a command has ended.
+//! The foreground group after a command's end.
 
 use std::path::Path;
 use std::time::Instant;
@@ -30,14 +30,14 @@ fn a_command_that_ends_takes_no_terminal_from_the_shell_that_took_it_back() {
     let supervisor = pid_in(&directory.path().join("pid"));
     let command = pid_in(&directory.path().join("command"));
     session.has_in_front(command);
-    // Stopped by a signal instead of the terminal, and without its command.
+    // By a signal instead of the terminal, without its command.
     send(supervisor, Signal::SIGSTOP);
     session.sees("Stopped");
     session.presses("echo shell-$((40+2))\n");
     session.sees("shell-42");
     send(command, Signal::SIGTERM);
     awaits_end_of(command);
-    // The first is read by a call that began before.
+    // A call that began before reads the first.
     for number in 3..6 {
         session.presses(&format!("echo shell-$((40+{number}))\n"));
         session.sees(&format!("shell-4{number}"));
@@ -74,7 +74,7 @@ fn a_terminal_that_a_job_of_the_command_has_comes_back_when_the_command_has_ende
     );
     std::fs::write(at("script.sh"), script).expect("a script");
     let mut session = Session::begin();
-    // A background process that reads is stopped: no shell in between gets the terminal back.
+    // A background reader is stopped: no shell in between gets the terminal back.
     session.presses(&format!("sh {}\n", at("script.sh").display()));
     let command = pid_in(&at("command"));
     session.has_in_front(pid_in(&at("job")));
@@ -103,7 +103,7 @@ fn background_job_of_a_script_leaves_it_the_terminal() {
     let mut session = Session::begin();
     session.presses(&format!("sh {}\n", at("script.sh").display()));
     let _ = pid_in(&at("command"));
-    // A background process that reads is stopped.
+    // A background reader is stopped.
     session.presses("one\n");
     session.sees("got:one");
     session.sees("status-143");

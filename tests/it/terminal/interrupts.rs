@@ -1,19 +1,17 @@
-//! Terminal signals have the same effect on a script with trafficcop as on one with a plain
-//! command, in bash and dash.
+//! Terminal signals affect a script with trafficcop like one with a plain command, in bash and
+//! dash.
 
 use std::path::Path;
 use std::process::Command;
 
 use super::{Session, pid_in};
 
-/// A script with trafficcop and what follows it; the command is `$JOB`.
+/// A script and what follows it; the command is `$JOB`.
 struct Row {
     name: &'static str,
     /// Script, in which `RUN` is replaced by `trafficcop run`.
     script: &'static str,
-    /// Reaction of the command to an interrupt.
     job: &'static str,
-    /// Keys typed once the command runs.
     keys: &'static str,
     /// Status of the script, as a shell shows it.
     status: i32,
@@ -101,7 +99,7 @@ fn play(shell: &str, row: &Row) {
     session.presses(&format!("{shell} {}\n", at("script").display()));
     let _ = pid_in(&noted);
     session.presses(row.keys);
-    // Repeated in case the shell had not begun to wait.
+    // The shell may not have begun to wait.
     session.presses("\necho status-$?\n");
     session.sees("status-");
     session.sees("\n");
@@ -183,7 +181,6 @@ fn stop_of_the_terminal_stops_a_command_that_catches_it() {
     let _ = run.wait();
 }
 
-/// Returns the state of a process from /proc.
 fn state(pid: i32) -> char {
     let path = format!("/proc/{pid}/stat");
     let stat = std::fs::read_to_string(Path::new(&path)).unwrap_or_default();

@@ -138,7 +138,6 @@ fn a_lock_on_a_file_is_not_broken_but_its_holder_named() {
     said(&finished, 1, &["free", "nothing to break"]);
 }
 
-/// A `break` at a terminal.
 struct Asked {
     child: Child,
     terminal: File,

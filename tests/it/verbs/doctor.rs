@@ -1,4 +1,4 @@
-//! `doctor`: no faults here, each fault is found, and nothing is left behind.
+//! `doctor`: each fault is found, and nothing is left behind.
 
 use std::os::unix::fs::PermissionsExt as _;
 use std::time::Duration;
@@ -186,7 +186,7 @@ fn a_sas_for_the_lock_alone_is_no_fault() {
     ];
     examined(bearing(&scene, "doctor", name, &its), &wanted);
     assert_eq!(blob.all_in_its_container(), ["one"]);
-    // `run` confirms that nothing is missing.
+    // Nothing is missing for `run`.
     let run = bearing(&scene, "run", name, &its).args(["--", "true"]);
     assert_ended(&run.finish(), 0, "");
 }
@@ -209,7 +209,7 @@ fn a_sas_that_may_not_delete_says_what_it_left_behind() {
     assert!(!list.stdout.contains("doctor-"), "{list:?}");
 }
 
-/// Refuses one request of this kind as Azure does; returns the report.
+/// Refuses one request as Azure does; returns the report.
 fn once_refused(call: Call, check: &str, verdict: &str) -> Value {
     let scene = Scene::new();
     let name = format!("doctor-fault/{check}");
@@ -232,7 +232,7 @@ fn each_permission_is_seen_to_be_missing() {
     once_refused(Call::OtherLease, "break", "warn");
     let told = once_refused(Call::Create, "create", "fail");
     assert_eq!(of(&told, "permissions").0, "warn", "{told:#}");
-    // The probe is removed after every failure: only the locks are left.
+    // The probe is removed after every failure.
     let all = Blob::named("doctor-fault/create").all_in_its_container();
     assert!(
         all.iter().all(|name| !name.contains("trafficcop-doctor")),
@@ -388,7 +388,7 @@ fn a_directory_without_permission() {
         of(&told, "directory").1.contains("Permission denied"),
         "{told:#}"
     );
-    // If the lock file exists, `run` needs no more.
+    // With a lock file, `run` needs no more.
     mode(&directory, 0o755);
     std::fs::write(&lock, "").unwrap();
     mode(&directory, 0o555);

@@ -13,7 +13,7 @@ use crate::support::instance::Instance;
 use crate::support::proxy::{Call, Fate, Proxy};
 use crate::support::scene::Scene;
 
-// None may take too long: a process may start more than a second late on a busy machine.
+// A process may start more than a second late on a busy machine.
 const PATIENT: [&str; 4] = ["--health-every", "3s", "--health-timeout", "3s"];
 
 /// Starts a holder whose command ignores SIGTERM. Its health check fails once a file `sick` exists;
@@ -43,7 +43,7 @@ fn asked(scene: &Scene, place: &Place, failures: &str) -> Instance {
     holder
 }
 
-/// Ends it at once with two TERMs; pending signals of one kind merge.
+/// Ends it with two TERMs; pending signals of one kind merge.
 fn kill(holder: &mut Instance) {
     await_for(
         "its end",
@@ -125,7 +125,7 @@ fn as_status_tells_it(scene: &Scene, place: &Place) {
     );
     std::fs::remove_file(scene.path("sick")).unwrap();
     await_health(scene, place, &Value::Null);
-    // One line for each change.
+    // One for each change.
     await_lines(3);
     assert_eq!(lines(), [Value::Null, json!("failing"), Value::Null]);
     kill(&mut holder);
@@ -178,15 +178,15 @@ fn checks_that_fail_are_one_write_and_the_drain_s_reason_costs_none() {
     let mut holder = asked(&scene, &place, "4");
     await_asked(&scene, 2);
     assert_eq!(writes(), 1, "the tenure's beginning");
-    // Done, but not answered: the next write has the state of its time.
+    // Done without an answer: the next write has the state of its time.
     proxy.next(Call::SetMetadata, Fate::LoseReply);
     File::create(scene.path("sick")).unwrap();
     let draining = place.await_state(&scene, "draining");
     assert_eq!(draining["health"], "hung");
     let told = proxy.log();
     let renewed = told.iter().filter(|seen| seen.call == Call::SetMetadata);
-    // Failing; failing again because of the lost answer, which the service refuses because it was
-    // done; then after a look. The drain may meet that and be repeated.
+    // Failing; failing again because of the lost answer, and refused because it was done; then
+    // after a look. The drain may meet that and be repeated.
     assert!((3..=6).contains(&renewed.count()), "{told:?}");
     kill(&mut holder);
 

@@ -109,7 +109,7 @@ fn the_locks_of_a_directory_and_the_slots_of_one() {
         let list = scene.verb("list").arg("--json").arg("--file").arg(path);
         let mut all = parse(&list.finish());
         for lock in all.as_array_mut().unwrap() {
-            // The time advances between two looks.
+            // Different from look to look.
             lock["seconds"].take();
         }
         all

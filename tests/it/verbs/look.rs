@@ -1,4 +1,4 @@
-//! `status`: shows a lock's holder without touching the lock; and refusals of all verbs that look.
+//! `status` shows a lock's holder without touching the lock; and refusals of all verbs that look.
 
 use std::process::{Command, Stdio};
 

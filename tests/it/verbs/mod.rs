@@ -1,5 +1,5 @@
-//! The verbs that look at locks and intervene, on files and on Azurite: their output, their
-//! effects, and what they must not do. Output is judged by its content, not its layout.
+//! The verbs that look at locks and intervene: output, effects, and what they must not do. Output
+//! is judged by its content, not its layout.
 
 mod breaking;
 mod doctor;
@@ -37,7 +37,6 @@ const FIELDS: [&str; 15] = [
     "token",
 ];
 
-/// A lock, as arguments and environment.
 #[derive(Clone)]
 struct Place {
     args: Vec<String>,
@@ -120,7 +119,6 @@ fn json(finished: &Finished) -> Value {
     serde_json::from_str(&finished.stdout).unwrap_or_else(|why| panic!("{why}: {finished:?}"))
 }
 
-/// Checks that this has exactly the fields of a lock.
 #[track_caller]
 fn assert_whole(lock: &Value) {
     let fields = lock.as_object().expect("an object").keys();

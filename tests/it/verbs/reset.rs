@@ -112,7 +112,6 @@ fn reset_task_runs_again_and_all_else_stays() {
         let token = place.status(&scene)["token"].as_u64();
         assert!(token > before["token"].as_u64(), "it went on from there");
 
-        // Now there are two again.
         let unnamed = place.verb(&scene, "reset").arg("--yes").finish();
         refused(&unnamed, 64, &["2 tasks", "--once-key", "v7, v8", "--all"]);
         let all = place
@@ -127,7 +126,7 @@ fn reset_task_runs_again_and_all_else_stays() {
             .finish();
         said(&none, 1, &["there is no result", "nothing was forgotten"]);
         assert!(runs(&scene, &place, "v8", "web3"));
-        // The only one need not be named.
+        // The only one needs no name.
         said(&place.verb(&scene, "reset").arg("-y").finish(), 0, &["v8"]);
         assert!(runs(&scene, &place, "v8", "web4"));
     }
@@ -159,7 +158,6 @@ fn other_people_s_metadata_stays_and_unreadable_results_go_with_all() {
     assert!(runs(&scene, &place, "v7", "web1"));
 }
 
-/// Starts a holder with a task.
 fn busy(scene: &Scene, place: &Place, key: &str, identity: &str, script: &str) -> Instance {
     let run = place.verb(scene, "run").args(["--once-key", key]);
     let run = run.args(["--lease", "15s", "--poll", "500ms"]);
@@ -257,7 +255,7 @@ fn without_a_yes_nothing_is_asked_of_the_store_but_a_look() {
     assert_eq!(Blob::named("reset-nowhere/none").look(), None);
 }
 
-/// Starts a `reset` at a terminal, and waits for its question.
+/// Waits for the question of a `reset` at a terminal.
 fn asked(place: &Place) -> (Child, File) {
     let pty = crate::support::pty::open(None);
     let end = || Stdio::from(pty.slave.try_clone().expect("a descriptor"));
@@ -298,7 +296,7 @@ fn reset_keeps_results_that_changed_before_the_answer() {
         let (status, said) = answers(asked(&place), "n\n");
         assert_eq!(status, Some(1), "{said}");
         assert_eq!(keys(&scene, &place), ["v7"]);
-        // Meanwhile another removes it, and it is done again.
+        // Another removes it, and it is done again.
         let thinking = asked(&place);
         let other = place.verb(&scene, "reset").arg("-y").finish();
         assert_eq!(other.ended, DONE, "{other:?}");
@@ -307,7 +305,7 @@ fn reset_keeps_results_that_changed_before_the_answer() {
         assert_eq!(status, Some(1), "{said}");
         assert!(said.contains("changed meanwhile"), "{said}");
         assert!(!runs(&scene, &place, "v7", "web8"));
-        // Meanwhile another instance has got the lock, though for another task.
+        // Another instance gets the lock, for another task.
         let thinking = asked(&place);
         let mut holder = busy(&scene, &place, "v8", "web2", "sleep 600");
         let (status, said) = answers(thinking, "y\n");

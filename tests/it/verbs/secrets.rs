@@ -1,6 +1,6 @@
-//! Secrets that must never be shown, end to end: everything runs at the highest log level, with
-//! each kind of secret, on a store that fails now and then. Then all output, files, answers and
-//! /proc are searched.
+//! Secrets that must never be shown: everything runs at the highest log level, with each kind of
+//! secret, on a store that fails now and then. Then all output, files, answers and /proc are
+//! searched.
 
 use std::collections::BTreeMap;
 use std::io::{Read as _, Write as _};
@@ -18,8 +18,7 @@ use crate::support::proxy::{Call, Fate, Proxy};
 use crate::support::scene::Scene;
 use crate::support::{PATIENCE, await_for};
 
-/// Log filters for the client libraries, for those in other languages, and for what Rust programs
-/// usually read.
+/// Log filters of the client libraries, of those in other languages, and of usual Rust programs.
 const LOUD: [(&str, &str); 5] = [
     ("RUST_LOG", "trace"),
     ("AZURE_LOG_LEVEL", "verbose"),
@@ -28,14 +27,13 @@ const LOUD: [(&str, &str); 5] = [
     ("RUST_BACKTRACE", "full"),
 ];
 
-/// A kind of secret: the lock's name, the environment, and the texts that must not appear.
+/// The lock's name, the environment, and the texts that must not appear.
 struct Kind {
     scene: Scene,
     proxy: Proxy,
     blob: Blob,
     env: Vec<(&'static str, String)>,
     needles: Vec<String>,
-    /// Texts to search, with their origins.
     haystack: Vec<(String, String)>,
 }
 
@@ -43,13 +41,11 @@ fn escaped(text: &str) -> String {
     url::form_urlencoded::byte_serialize(text.as_bytes()).collect()
 }
 
-/// Returns the account's key in every spelling.
 fn key() -> Vec<String> {
     let bare = KEY.trim_end_matches('=');
     vec![bare.to_owned(), escaped(bare), escaped(&escaped(bare))]
 }
 
-/// Returns the SAS's signature in every spelling.
 fn signature() -> Vec<String> {
     let (_, rest) = sas().split_once("sig=").expect("a signature");
     let decode = url::form_urlencoded::parse(sas().as_bytes());
@@ -106,8 +102,9 @@ impl Kind {
         self.found(&path.display().to_string(), text);
     }
 
-    /// Searches what all users can see of the processes, and what only their owner can: their
-    /// environments, which may contain only what the test passed. Returns how many held a secret.
+    /// Searches what all users can see of the processes, and their environments, which only their
+    /// owner can see and which may contain only what the test passed. Returns how many held a
+    /// secret.
     fn processes(&mut self) -> usize {
         let all = processes::marked(self.scene.directory());
         assert!(
@@ -163,7 +160,6 @@ impl Kind {
         }
     }
 
-    /// Plays all features.
     fn everything(mut self) {
         let (status, events) = (self.scene.path("status.json"), self.scene.path("events"));
         // The hooks have the command's environment: their output is judged with its.
@@ -199,7 +195,7 @@ impl Kind {
         self.pages(&holder);
         let bearers = self.processes();
         assert!(bearers > 0, "this test would not see a secret in /proc");
-        // Trouble of each kind during a tenure, followed by a renewal.
+        // Trouble of each kind, followed by a renewal.
         for fate in [Fate::Refuse(403, "AuthenticationFailed"), Fate::LoseReply] {
             self.proxy.next(Call::Renew, fate);
         }

@@ -6,7 +6,6 @@ use crate::support::azurite::azurite;
 use crate::support::blob::{Blob, sas_for, sas_of_one};
 use crate::support::scene::Scene;
 
-/// Returns the places, each with an instance's options for it.
 fn places(scene: &Scene) -> [(Place, &'static [&'static str]); 3] {
     [
         (Place::blob("slots-of-verbs/semaphore"), &[]),

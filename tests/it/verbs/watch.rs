@@ -122,8 +122,7 @@ fn a_watch_outlasts_the_store_and_looks_no_more_often_than_it_should() {
     let log = proxy.log();
     assert!(log.iter().all(|seen| seen.call == Call::Look), "{log:?}");
     for pair in log.windows(2) {
-        // The spread is a fifth. A slow machine only adds to it, except if the first of the two was
-        // read late.
+        // The spread is a fifth. A slow machine adds to it, unless the first was read late.
         let apart = Duration::from_nanos(pair[1].at - pair[0].at);
         assert!(
             apart > Duration::from_millis(300),
@@ -132,7 +131,7 @@ fn a_watch_outlasts_the_store_and_looks_no_more_often_than_it_should() {
     }
 }
 
-/// A `watch` that is killed with its test.
+/// Killed with its test.
 struct Watch(std::process::Child);
 
 impl Drop for Watch {

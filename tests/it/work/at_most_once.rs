@@ -1,5 +1,4 @@
-//! `--at-most-once`: a message is deleted before its command starts, and the command never runs
-//! twice.
+//! `--at-most-once`: a message is deleted before its command starts, which never runs twice.
 
 use std::time::Duration;
 
@@ -27,7 +26,6 @@ fn once_by(scene: &Scene, mailbox: &Mailbox, proxy: &Proxy, more: &[&str]) -> Fi
         .finish()
 }
 
-/// Counts the starts of the command of [`once_by`].
 fn starts(scene: &Scene) -> usize {
     let ran = std::fs::read_to_string(scene.path("ran"));
     ran.map_or(0, |text| text.lines().count())
@@ -135,7 +133,7 @@ fn deletion_whose_answer_is_lost_is_asked_again_and_the_command_starts_once() {
 fn command_does_not_start_while_it_is_not_known_whether_its_message_is_deleted() {
     let (scene, mailbox) = with("x");
     let proxy = Proxy::before(queues().port);
-    // The delete is carried out, and no answer to it arrives before the end of the lock.
+    // Deleted, with no answer before the lock's end.
     proxy.next(Call::DeleteMessage, Fate::LoseReply);
     for _ in 0..100 {
         let busy = Fate::Answer(503, "text/plain", "busy");
@@ -152,7 +150,7 @@ fn message_that_another_worker_was_given_first_starts_no_command() {
     let proxy = Proxy::before(queues().port);
     proxy.next(Call::DeleteMessage, Fate::Swallow);
     let first = worker_at(&scene, &mailbox, proxy.port)
-        // No second message: the worker would race with the test for the same one.
+        // The worker would race with the test for a second message.
         .args([FLAG, "--lock-time", "2s", "--max-messages", "1"])
         .current_dir(scene.directory())
         .shell("echo x >> ran")
@@ -272,6 +270,6 @@ fn no_message_is_run_twice_whatever_the_network_and_the_workers_do() {
     ids.sort_unstable();
     ids.dedup();
     assert_eq!(ids.len(), starts, "one has run twice: {ran}");
-    // Some are lost with killed workers and lost answers; most are not.
+    // Some are lost with killed workers and answers.
     assert!((all / 2..=all).contains(&starts), "{starts}");
 }

@@ -35,7 +35,7 @@ fn a_killed_worker_s_message_comes_again_after_its_lock_and_its_command_is_dead_
     first.signal(Signal::SIGKILL);
     let done = second.finish();
     assert_ended(&done, 0, "completed, attempt 2");
-    // No overlap, and a greater attempt.
+    // A greater attempt, without an overlap.
     assert_eq!(scene.journal.judge(), ["first", "second"]);
     let lines = scene.journal.lines();
     let started = lines.iter().find(|line| line.tag == "second").unwrap();

@@ -7,7 +7,7 @@ use crate::support::exclusive::{MAX_ATTEMPTS, Stand, WORKERS, judge, prove};
 use crate::support::journal::{Line, What};
 use crate::support::proxy::{Call, Fate, Mode, Proxy};
 
-/// A queue whose workers each have a faulty network.
+/// Each worker has a faulty network.
 pub(super) struct OnStorage {
     pub(super) mailbox: Mailbox,
     proxies: Vec<Proxy>,

@@ -7,7 +7,6 @@ use nix::sys::resource::Resource;
 use super::*;
 use crate::support::processes::allow_descriptors;
 
-/// Encodes as a sender would.
 fn base64(bytes: &[u8]) -> String {
     const LETTERS: &[u8; 64] = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/";
     let letter = |number: u32| char::from(LETTERS[(number & 63) as usize]);
@@ -54,7 +53,7 @@ fn text_stays_what_it_is() {
     );
 }
 
-/// An earlier version decoded each of these because it looked like base64.
+/// An earlier version decoded these, because they look like base64.
 #[test]
 fn text_is_never_decoded_unasked_and_the_first_that_can_be_base64_is_warned_of() {
     let texts = ["abc=", "aGVsbG8=", "YWJjZGVm", "Zm9vYmFyMTIzZm9vYmFyMTIz"];
@@ -76,7 +75,7 @@ fn text_is_never_decoded_unasked_and_the_first_that_can_be_base64_is_warned_of()
     let done = ask(&["--encoding", "text"]);
     assert_eq!(done.stdout, as_sent);
     assert!(!done.stderr.contains(warning), "{}", done.stderr);
-    // Decoded, the first of them is two bytes that are no text.
+    // The first is two bytes that are no text.
     let done = ask(&["--encoding", "base64"]);
     let decoded = "hello base64\nabcdef base64\nfoobar123foobar123 base64\n";
     assert!(done.stdout.ends_with(decoded), "{}", done.stdout);
@@ -165,7 +164,7 @@ fn message_directory_of_a_killed_worker_is_swept_by_the_next() {
     let running = at(&["--once"]).shell("echo runs >&2; sleep 600").start();
     running.await_log("runs");
     let left = || std::fs::read_dir(&place).unwrap().count();
-    // Another worker that starts at the same time leaves it alone.
+    // Another new worker leaves it alone.
     let other = Mailbox::fresh();
     let beside = worker(&scene, &other)
         .args(["--message", "file", "--idle-exit", "0s"])
@@ -210,7 +209,7 @@ fn a_message_that_cannot_be_handed_over_here_is_given_back_and_the_worker_leaves
     mailbox.put("y");
     let place = scene.path("place");
     std::fs::create_dir(&place).unwrap();
-    // The first command removes the directory for the next.
+    // The first command removes the next one's directory.
     let done = worker(&scene, &mailbox)
         .args(["--message", "file", "--lock-time", "1h"])
         .env("TMPDIR", &place)

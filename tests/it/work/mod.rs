@@ -1,5 +1,5 @@
 //! `trafficcop work` on a real (emulated) queue, with real commands and a network that fails on
-//! command. Each test has a queue of its own.
+//! command.
 
 mod at_most_once;
 mod crashes;
@@ -26,19 +26,16 @@ fn worker_at<'a>(scene: &'a Scene, mailbox: &Mailbox, port: u16) -> Run<'a> {
         .env(CONNECTION, queue_string(port, KEY))
 }
 
-/// Prepares a worker on this queue.
 fn worker<'a>(scene: &'a Scene, mailbox: &Mailbox) -> Run<'a> {
     worker_at(scene, mailbox, queues().port)
 }
 
-/// Makes a queue with one message of this text.
 fn with(text: &str) -> (Scene, Mailbox) {
     let mailbox = Mailbox::fresh();
     mailbox.put(text);
     (Scene::new(), mailbox)
 }
 
-/// Runs a worker for one message.
 fn once(scene: &Scene, mailbox: &Mailbox, more: &[&str], script: &str) -> Finished {
     worker(scene, mailbox)
         .args(["--once", "--retry-delay", "1h"])
@@ -47,7 +44,6 @@ fn once(scene: &Scene, mailbox: &Mailbox, more: &[&str], script: &str) -> Finish
         .finish()
 }
 
-/// Returns the one message in this queue's poison queue.
 #[track_caller]
 fn poisoned(mailbox: &Mailbox) -> Letter {
     let poison = mailbox.poison();

@@ -1,5 +1,5 @@
-//! Microsoft's own Python client at both ends: its messages are processed byte for byte, and it can
-//! read dead-lettered ones.
+//! Microsoft's own Python client at both ends: its messages are processed byte for byte, and it
+//! reads dead-lettered ones.
 //!
 //! Needs `azure-storage-queue` from PyPI in the Python that `TRAFFICCOP_TEST_PYTHON` names (default
 //! python3). Without it, and in CI, the test is skipped with a message.
@@ -40,7 +40,8 @@ fn microsoft_s_client_sends_and_inspects() {
         .is_ok_and(|output| output.status.success());
     if std::env::var_os("CI").is_some() || !is_there {
         println!(
-            "SKIPPED: {python} has no azure-storage-queue (pip install azure-storage-queue): not tried against Microsoft's client"
+            "SKIPPED: {python} has no azure-storage-queue (pip install azure-storage-queue): not tried against \
+             Microsoft's client"
         );
         return;
     }

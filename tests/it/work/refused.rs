@@ -1,4 +1,4 @@
-//! Input that cannot work: refused in one line with its status, before a message is taken.
+//! Input that cannot work is refused in one line, before a message is taken.
 
 use std::fs::{Permissions, set_permissions};
 use std::os::unix::fs::PermissionsExt as _;

@@ -28,8 +28,7 @@ fn a_status_of_dead_letter_exit_puts_it_aside_as_it_was() {
     assert!(letter.expires.contains("9999"), "{}", letter.expires);
 }
 
-/// Stops a worker until after the end of a lock of 5 s; its command may end once the worker is
-/// stopped.
+/// Stops a worker past a lock of 5 s; its command may end once it is stopped.
 fn stand_still_past_the_lock(worker: &Instance, go: &Path) {
     worker.freeze();
     std::fs::write(go, "").unwrap();
@@ -37,7 +36,7 @@ fn stand_still_past_the_lock(worker: &Instance, go: &Path) {
     worker.signal(Signal::SIGCONT);
 }
 
-/// The lock's time is over, but no other worker has taken it: the queue knows.
+/// The lock is over, but no other worker has the message: the queue knows.
 #[test]
 fn success_during_a_pause_of_its_worker_is_settled() {
     let (scene, mailbox) = with("x");
@@ -61,7 +60,7 @@ fn command_whose_message_expires_may_finish() {
         (65, "dead-lettered, attempt 1, exit 65"),
     ] {
         let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
-        // Long enough to be taken well before the last two seconds, on a busy machine, too.
+        // Taken well before the last two seconds, on a busy machine, too.
         mailbox.put_for(8, "x");
         let (go, lock) = (scene.path("go"), ["--lock-time", "2s", "--once"]);
         let running = worker(&scene, &mailbox)
@@ -125,7 +124,7 @@ fn worker_on_a_deleted_queue_waits_until_it_is_made_again() {
     stopped_by(Signal::SIGTERM, running);
 }
 
-/// Returns a command that ends with this status as soon as the file exists.
+/// Ends with this status as soon as the file exists.
 fn until_there(go: &Path, code: i32) -> String {
     let go = go.display();
     format!("echo runs >&2; until [ -e '{go}' ]; do sleep 0.05; done; exit {code}")
@@ -170,7 +169,7 @@ fn failed_message_is_retried_and_dead_lettered_on_the_last_attempt() {
 fn a_command_that_takes_too_long_is_stopped_and_has_failed() {
     let (scene, mailbox) = with("x");
     let limits = ["--timeout", "1s", "--kill-after", "1s"];
-    // It ignores the signal, and then exits 0.
+    // It ignores the signal, then exits 0.
     let done = once(
         &scene,
         &mailbox,
@@ -205,7 +204,7 @@ fn a_command_that_cannot_be_started_costs_the_message_nothing() {
     let done = worker(&scene, &mailbox).command([&script]).finish();
     assert_ended(&done, 126, "released, attempt 1");
     assert_eq!(mailbox.visible().len(), 1, "visible at once");
-    // What can be checked before is checked before a message is taken.
+    // What can be checked is checked before a message is taken.
     for (command, code) in [("no-such-command", 127), ("/etc/passwd", 126)] {
         let done = worker(&scene, &mailbox).command([command]).finish();
         assert_ended(&done, code, "cannot run");
@@ -292,7 +291,7 @@ fn a_settlement_that_is_not_answered_is_asked_for_again_and_then_unconfirmed() {
 
 #[test]
 fn a_lock_that_is_lost_or_in_doubt_ends_the_command_and_settles_nothing() {
-    // Deleted by another: definitely lost.
+    // Deleted by another: certainly lost.
     let (scene, mailbox) = with("x");
     let running = worker(&scene, &mailbox)
         .args(["--once", "--lock-time", "12s"])
@@ -301,7 +300,7 @@ fn a_lock_that_is_lost_or_in_doubt_ends_the_command_and_settles_nothing() {
     running.await_log("runs");
     mailbox.clear();
     let done = running.finish();
-    // Another worker may have had it, and deleted it.
+    // Another worker may have deleted it.
     assert_ended(&done, 71, "lost, attempt 1");
     scene.await_nobody();
     // Without an answer: in doubt.
@@ -347,7 +346,7 @@ fn no_queue_and_a_wrong_key_have_their_statuses() {
 fn a_command_that_ends_while_its_lock_is_being_renewed_is_completed() {
     let (scene, mailbox) = with("x");
     let (proxy, go) = (Proxy::before(queues().port), scene.path("go"));
-    // The first one is the probe at the start for the right to renew.
+    // The first is the probe at the start for the right to renew.
     for seconds in [0, 4] {
         let late = Fate::DelayReply(std::time::Duration::from_secs(seconds));
         proxy.next(Call::Update, late);
@@ -359,7 +358,7 @@ fn a_command_that_ends_while_its_lock_is_being_renewed_is_completed() {
             go.display()
         ))
         .start();
-    // Carried out, but not answered yet.
+    // Done, not answered yet.
     let renewals = || {
         let log = proxy.log();
         let updates = log.iter().filter(|seen| seen.call == Call::Update);
@@ -376,7 +375,6 @@ fn a_command_that_ends_while_its_lock_is_being_renewed_is_completed() {
     assert_eq!(mailbox.count(), 0, "its receipt was in the answer");
 }
 
-/// The command exits 0 at last, but its time was over.
 #[test]
 fn timeout_during_a_pause_of_its_worker_is_a_failure() {
     let (scene, mailbox) = with("x");

@@ -1,4 +1,4 @@
-//! A worker that is asked to stop takes no more messages, and leaves none locked.
+//! A stopping worker takes no more messages, and leaves none locked.
 
 use std::time::Duration;
 

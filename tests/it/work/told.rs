@@ -1,5 +1,5 @@
-//! Reports for people and machines: one row for each message in the log, in the event log and in
-//! the metrics; and the worker's state in the status file and over HTTP.
+//! Reports: a row for each message in the log, in the event log and in the metrics; and the
+//! worker's state in the status file and over HTTP.
 
 use std::io::{Read as _, Write as _};
 use std::net::TcpStream;
@@ -13,7 +13,6 @@ use crate::support::instance::Instance;
 use crate::support::proxy::{Mode, Proxy};
 use crate::support::{PATIENCE, await_for};
 
-/// Returns status and body of this instance's answer for this page.
 fn get(instance: &Instance, page: &str) -> (u16, String) {
     let words = "answering at http://";
     instance.await_log(words);

@@ -1,6 +1,5 @@
-//! A lock on a shared drive: a chain of versions with the real [`Observed`], its store's
-//! conclusions from each answer, and other makers of versions. Views may be stale, records late or
-//! never written, old versions removed.
+//! A lock on a shared drive: a chain of versions with the real [`Observed`], and other makers of
+//! versions. Views may be stale, records late or never written, old versions removed.
 
 use std::time::Duration;
 
@@ -18,7 +17,6 @@ const STEPS: u32 = 4;
 /// Nonces below this one belong to others.
 const OURS: u128 = 1000;
 
-/// Properties of a drive, and of the others on it.
 #[derive(Clone, Debug)]
 pub(crate) struct DrivePlan {
     pub(crate) rival_lease: Duration,
@@ -47,14 +45,12 @@ pub(crate) struct Learned {
     ancient: bool,
 }
 
-/// The drive, and what the instance's store knows of it.
 pub(crate) struct Drive {
     chain: Vec<Made>,
-    /// First version that was not removed.
     kept: Version,
     pub(crate) observed: Observed,
     nonces: u128,
-    /// Whether a tenure was granted to a waiting call, and not released.
+    /// Whether a waiting call was granted a tenure that is not released.
     pub(crate) granted: bool,
     /// Stamp that earlier processes have left.
     stamp: Option<(Version, Instant)>,
@@ -62,7 +58,6 @@ pub(crate) struct Drive {
     /// Version that looks show, and until when.
     view: Option<(Version, Instant)>,
     busy_until: Instant,
-    /// Whether the next process is about to begin.
     waits: bool,
     pub(crate) tenures_before: u64,
 }
@@ -94,7 +89,7 @@ impl Drive {
             .get(usize::try_from(version).ok()?.checked_sub(1)?)
     }
 
-    /// Returns a version's claim if its record is readable.
+    /// Returns a version's claim, if its record is readable.
     fn claim(&self, version: Version, now: Instant) -> Option<Claim> {
         let made = self.at(version).filter(|made| now >= made.readable_at);
         made.map(|made| made.claim)
@@ -130,9 +125,6 @@ impl World {
         });
     }
 
-    // --- the others ---
-
-    /// Plays another holder: it renews, drains, and releases or dies.
     pub(crate) fn rival_on_drive(&mut self) {
         let Some(plan) = self.plan.drive.clone() else {
             return;
@@ -183,7 +175,6 @@ impl World {
         self.due(now + pause, Due::Rival);
     }
 
-    /// Makes the next version as an operator's break does.
     pub(crate) fn breaks_on_drive(&mut self) {
         let claim = Claim {
             nonce: 999_999,
@@ -197,9 +188,7 @@ impl World {
         self.lock.holder = 0;
     }
 
-    // --- the store ---
-
-    /// Carries out a call on the drive; its answer is lost if `back` is `None`.
+    /// Carries out a call; its answer is lost if `back` is `None`.
     pub(crate) fn drive_serves(&mut self, call: Call, back: Option<Duration>) {
         let is_lost = back.is_none();
         let (reply, learned) = match call.kind {
@@ -375,8 +364,7 @@ impl World {
         }))
     }
 
-    /// Makes the version after the instance's last, stepping over later ones that turn out to be
-    /// its own.
+    /// Makes the version after the instance's last, stepping over later ones of its own.
     fn steps(&mut self, released: bool, id: Id, is_lost: bool) -> Result<Learned, Reply> {
         let now = self.now;
         for _ in 0..STEPS {
@@ -445,9 +433,6 @@ impl World {
         }
     }
 
-    // --- processes that look once ---
-
-    /// Whether another process shall look after this one.
     pub(crate) fn is_followed(&mut self) -> bool {
         let cron = self.plan.drive.as_ref().and_then(|drive| drive.cron);
         let ending = self.tenure.ending();

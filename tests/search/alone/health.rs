@@ -1,5 +1,5 @@
-//! The command's health: the real [`Health`], the command's watchdog messages, and the probes, in
-//! the order in which the workload of `run` passes them on.
+//! The command's health: the real [`Health`], watchdog messages and probes, in the order in which
+//! the workload of `run` passes them on.
 
 use std::time::Duration;
 
@@ -15,15 +15,12 @@ use super::world::{Due, World};
 
 pub(crate) struct Monitor {
     pub(crate) health: Health,
-    /// Watchdog messages that were not read yet.
     words: Vec<WatchdogWord>,
     probe: Option<(u64, Result<(), ProbeFailure>)>,
     probes: u64,
-    /// Result of the last probe, until it is read.
     ended: Option<Result<(), ProbeFailure>>,
     lost: bool,
     armed: u64,
-    /// Time of the command's last sign of life.
     pub(crate) said_at: Instant,
 }
 
@@ -41,7 +38,6 @@ impl Monitor {
         }
     }
 
-    /// Ends the probes: the command has ended or is to end.
     pub(crate) fn stops(&mut self) {
         self.health.ended();
         self.probe = None;
@@ -79,7 +75,6 @@ impl World {
         self.plan.health.watchdog.is_some() || self.plan.health.probe.is_some()
     }
 
-    /// Stops watching a command that has ended or is to end.
     pub(crate) fn stops_watching(&mut self) {
         self.monitor.stops();
         let health = &self.monitor.health;
@@ -107,7 +102,7 @@ impl World {
             self.monitor.said_at = self.now;
         }
         self.say(|| format!("the command says {word:?}"));
-        // For a reader that was stopped, a few messages have the effect of many.
+        // For a reader that was stopped, a few messages do as much as many.
         if self.monitor.words.len() < 8 {
             self.monitor.words.push(word);
         }
@@ -143,7 +138,7 @@ impl World {
         }
     }
 
-    /// Handles the messages first, then the clock, then the result of a probe.
+    /// Handles the messages first, then the clock, then a probe's result.
     pub(crate) fn looks_after_health(&mut self) {
         if !self.has_health() || self.over || !self.monitor.health.is_running() {
             return;
@@ -228,7 +223,6 @@ pub(super) fn health(rng: &mut Rng) -> HealthRules {
     }
 }
 
-/// Draws a watchdog message, and the silence after it.
 pub(super) fn word(rng: &mut Rng, period: Duration) -> (WatchdogWord, Duration) {
     let word = match rng.u8(0..40) {
         0 => WatchdogWord::Trigger,
@@ -239,8 +233,7 @@ pub(super) fn word(rng: &mut Rng, period: Duration) -> (WatchdogWord, Duration) 
         )),
         _ => WatchdogWord::Alive,
     };
-    // Mostly as sd_watchdog_enabled(3) recommends; rarely at the very end of the period, or too
-    // late.
+    // Mostly as sd_watchdog_enabled(3) recommends; rarely at the period's very end, or too late.
     let pause = match rng.u8(0..24) {
         0 => period,
         1 => period - Duration::from_nanos(1),

@@ -1,5 +1,5 @@
-//! Rare meetings, made on purpose: something happens to an instance just as it sends a request,
-//! gets an answer, or releases. Random histories hardly ever get there.
+//! Rare meetings, made on purpose, because random histories hardly ever get there: something
+//! happens to an instance just as it sends a request, gets an answer, or releases.
 
 use std::time::Duration;
 
@@ -8,7 +8,6 @@ use trafficcop_core::{After, Budget, HealthRules, HoldPolicy, Ring, Rules};
 
 use super::plan::{Act, Deed, Plan, Weather, maybe, ms, one, rest, secs};
 
-/// Makes a rare meeting at a renewal, at the first attempt or at the command's end.
 pub(super) fn meetings(
     rng: &mut Rng,
     budget: &Budget,
@@ -52,7 +51,6 @@ pub(super) fn meetings(
         .collect()
 }
 
-/// Makes a loss, or a guardian's death, meet a command's own end.
 pub(super) fn ends(
     rng: &mut Rng,
     which: u8,
@@ -97,8 +95,8 @@ pub(super) fn ends(
     }
 }
 
-/// Makes one of the meetings below in one history of seven. It draws from the seed itself, so that
-/// the other histories stay the same.
+/// Makes one of the meetings below in one history of seven. It draws from the seed itself, so the
+/// other histories stay the same.
 pub(super) fn meet(plan: &mut Plan) {
     let mut rng = Rng::with_seed(plan.seed ^ 0x5E1D_0000);
     let drawn = rng.u8(0..49);
@@ -114,7 +112,6 @@ pub(super) fn meet(plan: &mut Plan) {
     }
 }
 
-/// Removes all other acts from the plan.
 fn only(plan: &mut Plan, way: Duration, acts: Vec<Act>) {
     (plan.way, plan.begins_late) = (way, Duration::ZERO);
     (plan.rival, plan.cordoned_before) = (0, false);
@@ -169,7 +166,7 @@ fn rings_after_another(rng: &mut Rng, plan: &mut Plan) {
     plan.rings = (0..24).map(ring).collect();
 }
 
-/// Returns a delay so long that the grant must be confirmed first, and the time after it, if there
+/// Returns a delay after which the grant must be confirmed first, and the time after it, if there
 /// is room.
 fn late(rng: &mut Rng, budget: &Budget) -> Option<(Duration, Duration)> {
     let term = budget.lease - budget.margin - budget.grace_on_loss;
@@ -201,7 +198,6 @@ fn guardian_dies_while_unconfirmed(rng: &mut Rng, plan: &mut Plan, budget: &Budg
     plan.ticks_first = false;
 }
 
-/// The answer to an earlier renewal arrives while a late grant is unconfirmed.
 fn answer_of_before_while_unconfirmed(rng: &mut Rng, plan: &mut Plan, budget: &Budget) {
     let Some((long, _)) = late(rng, budget).filter(|_| plan.drive.is_none()) else {
         return;
@@ -220,7 +216,7 @@ fn answer_of_before_while_unconfirmed(rng: &mut Rng, plan: &mut Plan, budget: &B
     only(plan, way, acts);
 }
 
-/// A stop comes after it has ordered a command that cannot be started.
+/// A stop comes after the order of a command that cannot be started.
 fn stop_before_it_is_not_started(rng: &mut Rng, plan: &mut Plan) {
     let way = ms(one(rng, &[1, 10, 100]));
     let stop = Act {
@@ -265,7 +261,6 @@ fn unread_at_the_end(rng: &mut Rng, plan: &mut Plan, budget: &Budget) {
         return;
     }
     let lost = Deed::Weather(Weather::AnswersLost, kill - first);
-    // About its last fiftieth, and the next.
     let part = budget.lease / 50;
     let within = part * rng.u32(0..200) / 100;
     let dies = (budget.margin + within).saturating_sub(part);

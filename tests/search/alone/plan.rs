@@ -1,4 +1,4 @@
-//! Plan of a history: the rules of the instance, the lock, its command, and the faults.
+//! Plan of a history: rules, lock, command and faults.
 
 use std::net::IpAddr;
 use std::time::Duration;
@@ -19,7 +19,6 @@ use super::record::told;
 pub(crate) enum Weather {
     RequestsLost,
     AnswersLost,
-    /// Answers take this long.
     Slow(Duration),
     /// Refused, with the service's Retry-After.
     Refused(Option<Duration>),
@@ -35,10 +34,8 @@ pub(crate) enum Deed {
     Taken,
     Stop(i32),
     Cordon(Option<Duration>, Option<Duration>),
-    /// Stops the supervisor, or suspends its machine.
     Pause(Duration),
     GuardianDies,
-    /// Delays the guardian's reports until this is over.
     Hush(Duration),
     ClockJumps,
     CommandStopping,
@@ -46,7 +43,6 @@ pub(crate) enum Deed {
     Echo(u8),
     /// Lets SIGKILL end trees this much later, or never.
     Stuck(Option<Duration>),
-    /// Death of the health prober.
     ProberDies,
 }
 
@@ -56,7 +52,6 @@ pub(crate) struct Act {
     pub(crate) deed: Deed,
 }
 
-/// Behaviour of the command.
 #[derive(Clone, Debug)]
 pub(crate) struct Habit {
     pub(crate) lives: Option<Duration>,
@@ -66,9 +61,8 @@ pub(crate) struct Habit {
     pub(crate) daemon: u8,
     pub(crate) not_started: u8,
     pub(crate) hook_failed: u8,
-    /// Per cent of the ends without a known status.
+    /// Ends without a known status.
     pub(crate) silent: u8,
-    /// Time from the signal to the end.
     pub(crate) ends_within: Duration,
 }
 
@@ -80,39 +74,33 @@ pub(crate) struct Plan {
     pub(crate) wakes: bool,
     /// Whether the driver looks at the clock before it reports an event, as the core does.
     pub(crate) ticks_first: bool,
-    /// One-way travel time of a message.
     pub(crate) way: Duration,
     pub(crate) habit: Habit,
-    /// Chance in per cent that a rival comes when it can; above 0, one is there first.
+    /// Chance that a rival comes when it can; above 0, one is there first.
     pub(crate) rival: u8,
     pub(crate) rival_holds: Duration,
     pub(crate) rival_drains: Duration,
     /// Whether the store tells when the rival's lease runs out.
     pub(crate) tells_expiry: bool,
-    /// Time from which the task is done, by another.
+    /// Time from which another has done the task.
     pub(crate) done_by_another: Option<Duration>,
     pub(crate) cordoned_before: bool,
-    /// Earliest time of the supervisor's first step.
     pub(crate) begins_late: Duration,
-    /// Address of the rival's doorbell; whether polls continue while it is heard; and its rings,
-    /// with pauses.
     pub(crate) bell: Option<IpAddr>,
     pub(crate) polls_as_ever: bool,
     pub(crate) rings: Vec<(Ring, Duration)>,
     pub(crate) acts: Vec<Act>,
-    /// Interval of the questions whether the machine is fit to take control, and the answers with
-    /// their delays; `None`: never asked.
+    /// Address of the rival's doorbell; whether polls continue while it is heard; its rings, with
+    /// pauses.
     pub(crate) condition: Option<Duration>,
     pub(crate) answers: Vec<(Result<(), Unfit>, Option<Duration>)>,
     pub(crate) health: HealthRules,
-    /// Watchdog messages with pauses, and how many come before the command hangs.
     pub(crate) words: Vec<(WatchdogWord, Duration)>,
     pub(crate) speaks: usize,
-    /// Results of the probes, with delays; `None`: never.
+    /// Results with delays; `None`: never.
     pub(crate) probes: Vec<(Result<(), ProbeFailure>, Option<Duration>)>,
     /// Whether a write of the command's health is lost, and when that is known.
     pub(crate) told: Vec<(bool, Duration)>,
-    /// The drive, if the lock is on one that machines share.
     pub(crate) drive: Option<DrivePlan>,
     /// Time after which there are no more faults.
     pub(crate) rest: Duration,
@@ -291,7 +279,6 @@ fn deed(rng: &mut Rng) -> Deed {
     }
 }
 
-/// Draws an answer: fit for most of the time; delayed, or never.
 fn answer(rng: &mut Rng) -> (Result<(), Unfit>, Option<Duration>) {
     let no = [
         Unfit::Failed(Failed::Exited(Exit::Code(1))),
@@ -359,7 +346,7 @@ impl Plan {
                 act.at = near + ms(one(rng, &[0, 50, 99, 100, 101, 1000]) * rng.u64(1..4));
             }
         }
-        // The first attempt is one of many, and differs from all others.
+        // The first attempt differs from all others.
         if let Some(deed) = maybe(rng, 20, deed) {
             acts.push(Act {
                 at: ms(rng.u64(0..3)),

@@ -1,5 +1,5 @@
-//! Reporting the command's health to the lock's record, as the driver does it: one word after
-//! another, when the core has one. Some writes are lost, and so are some of their answers.
+//! Reports of the command's health to the lock's record, as the driver makes them: one word after
+//! another. Some writes are lost, and so are some answers.
 
 use std::time::Duration;
 
@@ -12,10 +12,8 @@ use super::world::{Due, World};
 
 #[derive(Default)]
 pub(crate) struct Telling {
-    /// Number of the word that is being written.
     under_way: Option<usize>,
     words: usize,
-    /// Time of the next look for a word.
     wakes_at: Option<Instant>,
 }
 
@@ -37,7 +35,6 @@ pub(super) fn words(event: &HealthEvent) -> Option<String> {
 }
 
 impl World {
-    /// Abandons a write for a lease that the instance has lost.
     pub(crate) fn tells_no_more(&mut self) {
         self.telling.under_way = None;
     }
@@ -86,7 +83,6 @@ impl World {
     }
 }
 
-/// Draws whether writes are lost, and when that is known.
 pub(super) fn told(seed: u64) -> Vec<(bool, Duration)> {
     let mut rng = Rng::with_seed(seed ^ 0x7E11_0000);
     let lost = one(&mut rng, &[0, 20, 60]);

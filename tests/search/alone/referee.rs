@@ -1,6 +1,5 @@
-//! Rules for one instance, whatever happens to it. The referee knows what the instance was told,
-//! what it did, and the state of the lock and the command; the arithmetic is that of the book's
-//! tables.
+//! Rules for one instance, whatever happens to it. The referee knows what the instance was told and
+//! did, and the state of lock and command; the arithmetic is that of the book's tables.
 
 use std::time::Duration;
 
@@ -51,7 +50,6 @@ use window::Window;
 const RETRY: Duration = secs(2);
 const ATTEMPT: Duration = secs(5);
 
-/// A granted lease.
 #[derive(Clone, Debug)]
 struct Held {
     began: Instant,
@@ -62,14 +60,13 @@ struct Held {
     /// Time until which the lost lease still keeps others out.
     safe_until: Option<Instant>,
     renewal: Window,
-    /// Times of a renewal that has not been answered.
+    /// Times of an unanswered renewal.
     renewing: Option<(Instant, Instant)>,
     doubted: bool,
     restarts: Vec<Instant>,
     in_a_row: u32,
 }
 
-/// Reason for which a command must end.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Reason {
     Exited,
@@ -79,13 +76,11 @@ enum Reason {
     Doubt,
     Lost,
     Guardian,
-    /// The command hangs.
     Hung,
-    /// The command's health cannot be checked.
+    /// The health cannot be checked.
     Unwatched,
 }
 
-/// A command, from its start until its tree is empty.
 #[derive(Clone, Debug)]
 struct Run {
     since: Instant,
@@ -93,17 +88,15 @@ struct Run {
     exit: Option<(Instant, Exit)>,
     /// Reason for its end, and the time from which that can have ended it.
     reason: Option<(Reason, Instant)>,
-    /// Begin and end of the drain.
     drained: Option<(Instant, Instant)>,
     killed: bool,
     announced: bool,
-    /// Whether standbys need not look more often, because the lease is kept.
+    /// The lease is kept, so standbys need not look more often.
     quiet: bool,
     /// End of the grace of a doubt, fixed before anything is heard.
     doubt_ends: Option<Instant>,
 }
 
-/// Next step after a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Next {
     Restart {
@@ -113,14 +106,13 @@ enum Next {
         until: Instant,
     },
     Record,
-    /// A pause after a failed task, in which other instances wait, too.
+    /// Pause after a failed task, in which other instances wait, too.
     Pause {
         until: Instant,
     },
     Leave,
 }
 
-/// Kinds of causes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Why {
     Ended,
@@ -218,7 +210,7 @@ impl World {
         &self.plan.rules
     }
 
-    /// Whether it is later than this, with no pause as an excuse.
+    /// Whether `at` has passed, with no pause as an excuse.
     fn is_late(&self, at: Instant) -> bool {
         self.now > at.max(self.resumed)
     }

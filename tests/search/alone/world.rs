@@ -1,5 +1,5 @@
-//! The history of one instance: one event after another for its driver, its guardian with the real
-//! state, its command, and the lock. It knows no rule: the referee sees every deed.
+//! The history of one instance: one event after another for its driver, its guardian, its command
+//! and the lock. It knows no rule: the referee sees every deed.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -32,7 +32,7 @@ use lock::Lock;
 /// Owner of a lease; 0 is none.
 pub(crate) type Id = u32;
 pub(crate) const RIVAL: Id = Id::MAX;
-/// Reader of the record, which needs no lease.
+/// Reader of the record, without a lease.
 const READER: Id = Id::MAX - 1;
 /// Limit of steps at one moment; more are a loop without a pause.
 const STEPS: u32 = 60;
@@ -50,7 +50,6 @@ pub(crate) enum Kind {
     Release,
 }
 
-/// Pending request of the supervisor to the lock.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Call {
     pub(crate) number: u64,
@@ -88,20 +87,18 @@ pub(crate) enum Due {
     RestEnds(u64),
     HookFails,
     Rings,
-    /// The condition answers.
     Fitness(Result<(), Unfit>),
-    /// The command's health is due for a look.
+    /// The health is due for a look.
     Health(u64),
-    /// The command of this generation sends a watchdog message.
+    /// A watchdog message of this generation's command.
     Speaks(u64, usize),
     Probed(u64),
-    /// The record is due for a write of the health.
+    /// A write of the health is due.
     Tells,
-    /// The write of this word was answered, or its loss is known.
+    /// The write of this word was answered, or is known to be lost.
     Told(usize, bool),
     /// The store of a shared drive learns from an answer.
     Learns(Learned),
-    /// The next of the processes that look once begins.
     Process,
     Rival,
     Freed,
@@ -124,7 +121,7 @@ pub(crate) struct World {
     began: bool,
     rung: usize,
     pub(crate) over: bool,
-    /// Whether an event follows this tick of the clock.
+    /// Whether an event follows this tick.
     pub(crate) has_news: bool,
     pub(crate) paused: bool,
     pub(crate) resumed: Instant,
@@ -132,7 +129,7 @@ pub(crate) struct World {
     armed: u64,
     steps: (Instant, u32),
     pub(crate) call: Option<Call>,
-    /// A write of the task's result, which runs concurrently with renewals.
+    /// A write of the task's result, concurrent with renewals.
     pub(crate) recording: Option<Call>,
     withdrawn: Option<Instant>,
     proposed: Id,

@@ -1,4 +1,4 @@
-//! Memories of the search's two processes: each possible state of the real [`Observed`] once.
+//! Memories of the two processes: each possible state of the real [`Observed`] once.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -9,7 +9,7 @@ use trafficcop_core::observed::{Claim, Exists, Next, Version};
 
 use super::mistakes::Mistake;
 
-/// One step of time: as long as a margin, which makes the search coarse and strict.
+/// One step of time, as long as a margin: coarse and strict.
 const TICK: Duration = Duration::from_secs(10);
 /// Leases of the two processes.
 pub(crate) const LEASES: [u8; 2] = [2, 3];
@@ -24,7 +24,6 @@ pub(crate) fn ticks_of(version: Version) -> u8 {
     u8::try_from(version).expect("few versions")
 }
 
-/// An event of a memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(crate) enum Told {
     New(u8, u8),
@@ -35,7 +34,6 @@ pub(crate) enum Told {
     Released(u8, u8, u8),
 }
 
-/// All memories that were met, each once.
 pub(crate) struct Memories {
     pub(crate) all: Vec<Observed>,
     pub(crate) by_text: HashMap<String, u16>,
@@ -48,7 +46,6 @@ pub(crate) fn nonce(process: u8, number: u8) -> u128 {
 }
 
 impl Memories {
-    /// Makes an empty collection, whose memories make this mistake.
     pub(crate) fn new(mistake: Option<Mistake>) -> Memories {
         Memories {
             all: Vec::new(),
@@ -120,7 +117,6 @@ impl Memories {
         self.all[usize::from(memory)].own().map(ticks_of)
     }
 
-    /// Returns the version that may be made at this time.
     pub(crate) fn next(&self, memory: u16, tick: u8) -> Option<u8> {
         let early = u8::from(self.mistake == Some(Mistake::EarlyTakeOver)) * MARGIN;
         match self.all[usize::from(memory)].next(at(tick + early)) {

@@ -1,6 +1,5 @@
 //! Mistakes in the use of `Observed`. Each that two instances can show with one fault must be
-//! found, or the search proves nothing. tests/planted has them as bugs of the shipped code, for the
-//! fleet.
+//! found, or the search proves nothing. tests/planted has them in the shipped code, for the fleet.
 
 use super::search::{Bound, search};
 use crate::print;
@@ -17,10 +16,10 @@ pub(crate) enum Mistake {
     T0After,
     /// A version without a record counts as released.
     UnreadIsReleased,
-    /// A version without a record counts as held for a usual lease.
+    /// A version without a record counts for a usual lease.
     UnreadForUsualLease,
-    /// A version without a record counts as the instance's own during its lease, although an
-    /// operator may have made it.
+    /// A version without a record counts as the instance's own, although an operator may have made
+    /// it.
     BreakIsOverlooked,
 }
 

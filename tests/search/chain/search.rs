@@ -1,8 +1,8 @@
-//! An exhaustive breadth-first search: two instances with the real [`Observed`], one share, and
-//! every order of events up to a bound of time and versions. Steps take any time; a request arrives
-//! at any time after it was sent, or never; its answer comes at any time, is lost, or says that an
-//! own version already exists; records are written late or never; supervisors die, and their
-//! guardians release. Clocks run at one pace: the fleet shows how much they may drift.
+//! An exhaustive breadth-first search: two instances, one share, and every order of events up to a
+//! bound of time and versions. Steps take any time. A request arrives at any time, or never; its
+//! answer comes late, is lost, or says that an own version exists. Records are written late or
+//! never; supervisors die, and their guardians release. Clocks run at one pace: the fleet shows how
+//! much they may drift.
 //!
 //! A command lives to the very end of its lease: its death uses the whole margin.
 
@@ -23,18 +23,16 @@ const LAST_NUMBER: u8 = 3;
 pub(crate) struct Bound {
     pub(crate) ticks: u8,
     pub(crate) versions: u8,
-    /// Largest number of lost answers, abandoned calls and killed supervisors in one history.
+    /// Largest number of lost answers, abandoned calls and killed supervisors together.
     pub(crate) faults: u8,
     /// Whether an operator breaks a lease at once, at any time.
     pub(crate) breaks: bool,
 }
 
-/// Result of a search.
 #[derive(Debug)]
 pub(crate) struct Found {
     pub(crate) states: usize,
     pub(crate) depth: usize,
-    /// Way to an overlap of two commands, if there is one.
     pub(crate) overlap: Option<Vec<String>>,
 }
 
@@ -44,7 +42,6 @@ struct Search {
     reached: Vec<State>,
 }
 
-/// Searches to the bound, or to the first overlap.
 pub(crate) fn search(bound: Bound, mistake: Option<Mistake>) -> Found {
     let mut search = Search {
         bound,
@@ -131,8 +128,8 @@ impl Search {
         }
     }
 
-    /// Plays an operator, who announces the break in a version with its holder's record, makes the
-    /// next version, and writes that the lock is free; each at any time, or never.
+    /// Plays an operator, who announces the break, makes the next version, and writes that the lock
+    /// is free; each at any time, or never.
     fn breaks(&mut self, mut state: State) {
         match state.operator {
             Break::NotYet if self.bound.breaks => {
@@ -162,8 +159,8 @@ impl Search {
         self.reached.push(state);
     }
 
-    /// Whether no operator can have made the version after this one; the process tests it by making
-    /// the operator's announcement itself. Unknown after an announcement or a lost answer.
+    /// Whether no operator can have made the version after this one. The process tests it by making
+    /// the operator's announcement itself. After an announcement or a lost answer it is unknown.
     fn is_unbroken(&self, state: &mut State, version: u8) -> bool {
         if !self.bound.breaks || self.is(Mistake::BreakIsOverlooked) {
             return true;
@@ -171,7 +168,7 @@ impl Search {
         !std::mem::replace(&mut state.made[usize::from(version)].said, true)
     }
 
-    /// Looks: sees any version from the last seen one on, with its record or without.
+    /// Sees any version from the last seen one on, with its record or without.
     fn looks(&mut self, state: State, p: usize) {
         let process = state.processes[p];
         if process.call.kind != Kind::None || process.run != Run::Idle || process.orphaned {
@@ -227,7 +224,6 @@ impl Search {
         true
     }
 
-    /// Begins a renewal, or the release of an ended tenure.
     fn begins(&mut self, state: State, p: usize) {
         let mut state = state;
         let process = &mut state.processes[p];
@@ -255,7 +251,7 @@ impl Search {
         self.reached.push(state);
     }
 
-    /// Lets a request arrive, or not; also an abandoned one.
+    /// Lets a request arrive, or not; an abandoned one, too.
     fn travels(&mut self, state: State, p: usize) {
         let process = state.processes[p];
         if process.late > 0 {
@@ -292,7 +288,6 @@ impl Search {
         }
     }
 
-    /// Returns the number of faults plus one, if the bound allows it.
     fn one_more(&self, state: &State) -> Option<u8> {
         (state.faults < self.bound.faults).then_some(state.faults + 1)
     }
@@ -313,7 +308,6 @@ impl Search {
             };
             self.tell(p, &mut state, Told::Made(call.version, sent));
             if let Some(faults) = self.one_more(&state) {
-                // The call was abandoned.
                 let mut state = State { faults, ..state };
                 let process = &mut state.processes[p];
                 process.call = Call::default();
@@ -405,7 +399,6 @@ impl Search {
         self.reached.push(state);
     }
 
-    /// Lets a record be written, a command end, a supervisor die, or its guardian leave.
     fn ends(&mut self, state: State, p: usize) {
         let process = state.processes[p];
         if process.writes > 0 {

@@ -1,6 +1,5 @@
-//! States of the search: two processes and the share, small enough to be compared quickly.
+//! States of the search, small enough to be compared quickly.
 
-/// State of a version's record.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Record {
     #[default]
@@ -19,15 +18,13 @@ pub(crate) struct Made {
     pub(crate) said: bool,
 }
 
-/// An operator, who breaks leases at once.
 pub(crate) const OPERATOR: u8 = 2;
 
-/// Progress of the operator.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Break {
     #[default]
     NotYet,
-    /// The break is announced in this version.
+    /// Announced in this version.
     Said(u8),
     Made(u8),
     /// The record says that the lock is free; or a process had made the version.
@@ -39,7 +36,7 @@ pub(crate) enum Run {
     #[default]
     Idle,
     Runs,
-    /// A command that is being killed, and lives.
+    /// Being killed, but alive.
     Dies,
 }
 
@@ -61,13 +58,12 @@ pub(crate) enum Stage {
     Exists,
 }
 
-/// The call of a worker thread, which makes this version.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Call {
     pub(crate) kind: Kind,
     pub(crate) stage: Stage,
     pub(crate) version: u8,
-    /// Time just before the request was sent; `began`: before the whole call.
+    /// Just before the request; `began`: before the whole call.
     pub(crate) sent: u8,
     pub(crate) began: u8,
 }
@@ -79,7 +75,7 @@ pub(crate) struct Process {
     pub(crate) run: Run,
     pub(crate) t0: u8,
     pub(crate) tenure: bool,
-    /// Whether the supervisor is dead and the guardian lives.
+    /// The supervisor is dead, the guardian lives.
     pub(crate) orphaned: bool,
     pub(crate) call: Call,
     /// Version in an abandoned request on its way; 0: none.
@@ -87,7 +83,7 @@ pub(crate) struct Process {
     /// Version whose record is to be written; 0: none.
     pub(crate) writes: u8,
     pub(crate) writes_released: bool,
-    /// Whether its lease was broken: another may run, until it hears of that or its lease ends.
+    /// Another may run, until it hears of that or its lease ends.
     pub(crate) broken: bool,
 }
 
@@ -99,12 +95,11 @@ pub(crate) struct State {
     pub(crate) made: [Made; 6],
     pub(crate) processes: [Process; 2],
     pub(crate) operator: Break,
-    /// Whether a holder has made a version after another's.
+    /// A holder has made a version after another's.
     pub(crate) strayed: bool,
 }
 
 impl State {
-    /// Clears what has no effect any more.
     pub(crate) fn tidied(mut self) -> State {
         for process in &mut self.processes {
             if process.run == Run::Idle {
@@ -116,7 +111,6 @@ impl State {
         self
     }
 
-    /// Packs the state into a few words for comparison.
     pub(crate) fn key(&self) -> [u64; 3] {
         let mut share = u64::from(self.tick) << 3 | u64::from(self.latest);
         share = share << 4 | u64::from(self.faults);
@@ -157,7 +151,6 @@ impl State {
     }
 }
 
-/// Makes a version for a process under its present number.
 pub(crate) fn make(state: &mut State, p: usize, version: u8) -> Stage {
     if version <= state.latest {
         return Stage::Exists;
@@ -175,7 +168,7 @@ pub(crate) fn make(state: &mut State, p: usize, version: u8) -> Stage {
     Stage::Made
 }
 
-/// Makes an operator's version, which breaks the lease of the one before it.
+/// Makes an operator's version, which breaks the lease of the one before.
 pub(crate) fn make_broken(state: &mut State, version: u8) -> Stage {
     if version <= state.latest {
         return Stage::Exists;
@@ -193,7 +186,7 @@ pub(crate) fn make_broken(state: &mut State, version: u8) -> Stage {
     Stage::Made
 }
 
-/// Returns the claim of a version, readable (`read`) or not; `None` if its record was not written.
+/// The claim of a version, readable (`read`) or not; `None` if its record was not written.
 #[expect(
     clippy::option_option,
     reason = "there is none to read, and there is none that is read"

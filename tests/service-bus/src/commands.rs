@@ -1,10 +1,9 @@
-//! Commands on the program's standard input: each calls the library's handle.
+//! Commands on standard input: each calls the library's handle.
 
 use std::time::Duration;
 
 use service_bus_stand_in::{Act, Broker, Fault, Message, On, QueueSettings};
 
-/// List of the commands.
 pub(crate) const HELP: &str = "\
   queue ADDRESS [lock=MS] [max=N] [sessions] [disabled]
   put ADDRESS TEXT             counts ADDRESS           journal
@@ -20,7 +19,6 @@ pub(crate) const HELP: &str = "\
        cut cut-after detach=CONDITION refuse=CONDITION freeze
 ";
 
-/// Carries out a line; returns the answer.
 pub(crate) fn obey(broker: &Broker, line: &str) -> Result<String, String> {
     let (command, rest) = line.trim().split_once(' ').unwrap_or((line.trim(), ""));
     let rest = rest.trim();

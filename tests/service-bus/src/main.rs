@@ -1,7 +1,7 @@
 //! The stand-in broker as a program, for scripts: `service-bus-stand-in --port 0 --queue jobs`.
 //!
-//! It prints the connection string, then carries out the commands on its standard input (see
-//! [`commands`]), one a line, and ends with that input: a script that dies leaves nothing behind.
+//! It prints the connection string, then carries out [`commands`] from its standard input, and ends
+//! with that: a script that dies leaves nothing behind.
 
 mod commands;
 
@@ -24,7 +24,6 @@ Usage: service-bus-stand-in [--port N] [--queue NAME]... [--tls-cert FILE --tls-
 Commands on the standard input, answered with a line that begins with `ok` or `error`:
 ";
 
-/// Options of the command line.
 #[derive(Default)]
 struct Options {
     port: u16,
@@ -107,7 +106,6 @@ fn serve(options: &Options) -> Result<(), String> {
     Ok(())
 }
 
-/// Prints one line, and flushes.
 fn say(line: &str) -> Result<(), String> {
     let mut out = io::stdout().lock();
     writeln!(out, "{line}")

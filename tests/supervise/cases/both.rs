@@ -1,5 +1,3 @@
-//! Guardian and supervisor both dead or stopped.
-
 use super::*;
 
 /// Takes a lock that is free again only when the tree is empty.
@@ -11,16 +9,15 @@ fn lock_in(scene: &Scene) -> String {
     lock
 }
 
-/// Kills both. In a namespace the kernel kills all; otherwise this is a documented weakness: the main process
-/// dies with the guardian, but a daemon lives on, and only the next instance that starts here kills
-/// a cgroup.
+/// Kills both. In a namespace the kernel kills all. Otherwise this is a documented weakness: a
+/// daemon lives on, and only the next instance that starts here kills a cgroup.
 pub(super) fn both_killed_at_once(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
     let lock = lock_in(&scene);
     scene.start_with(Deadlines::none(), &lock, "");
     scene.expect("Started");
     scene.meet(3);
-    // Stopped first, so that neither can act before the other is dead.
+    // Neither can act before the other is dead.
     scene.signal_guardian(libc::SIGSTOP);
     scene.signal_supervisor(libc::SIGSTOP);
     scene.signal_guardian(libc::SIGKILL);

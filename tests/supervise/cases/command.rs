@@ -1,5 +1,3 @@
-//! Events and environment of a command.
-
 use super::*;
 
 pub(super) fn an_exit_status_is_told_as_it_was(who: Who) {
@@ -27,7 +25,7 @@ pub(super) fn what_cannot_be_run_is_told_by_its_error_number(who: Who) {
         ("", libc::ENOENT),
     ] {
         let props = Props {
-            // Directories that every user can search; otherwise EACCES would be right.
+            // Every user can search these; otherwise EACCES would be right.
             env: vec![("PATH", "/usr/bin:/bin")],
             ..Props::default()
         };
@@ -58,7 +56,7 @@ pub(super) fn the_command_finds_everything_as_we_got_it(who: Who) {
     let input = tempfile::NamedTempFile::new().unwrap();
     fs::write(input.path(), "hello").unwrap();
     let props = Props {
-        // First without trafficcop, for comparison.
+        // Without trafficcop, for comparison.
         through: vec![
             "sh",
             "-c",
@@ -85,13 +83,12 @@ pub(super) fn the_command_finds_everything_as_we_got_it(who: Who) {
     has("env ADDED=x=y");
     assert!(!report.contains("REPLACED=old"));
     has("policy 0");
-    // The amount is compared below: these tests may be nice themselves.
+    // Compared below: these tests may be nice themselves.
     assert!(!report.lines().any(|line| line == "nice 0"));
-    // As without trafficcop, and the lock: nothing else.
+    // As without trafficcop, and the lock.
     let plain = fs::read_to_string(scene.path("plain")).unwrap();
     let fds = |report: &str| -> Vec<String> {
         let lines = report.lines().filter(|line| line.starts_with("fd "));
-        // The listing itself.
         let lines = lines.filter(|line| !line.ends_with("/fd"));
         lines.map(ToOwned::to_owned).collect()
     };

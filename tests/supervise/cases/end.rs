@@ -1,5 +1,4 @@
-//! The end of a command with a healthy guardian and supervisor: by its deadline, by its grace, and
-//! with everything it left behind.
+//! The end of a command with a healthy guardian and supervisor.
 
 use super::*;
 
@@ -72,7 +71,6 @@ pub(super) fn a_renewal_while_draining_moves_the_kill(who: Who) {
     );
     sleep_until(deadlines.kill_at + Duration::from_millis(300));
     scene.assert_all_alive();
-    // The grace ends when it was told to.
     let end = Instant::now() + Duration::from_millis(200);
     scene.say(&format!("drain 15 {}", word(end)));
     let (first, _) = scene.deaths();
@@ -122,7 +120,7 @@ pub(super) fn the_lock_lives_as_long_as_the_tree(who: Who) {
         assert!(!is_free());
         scene.say("kill");
         scene.news_until("TreeEmpty");
-        // The report that the tree is empty means that the lock is free.
+        // The report of an empty tree means that the lock is free.
         assert!(is_free());
         scene.forget();
     }
@@ -226,7 +224,6 @@ pub(super) fn without_what_is_to_be_kept_open_nothing_is_started(who: Who) {
     let file = fs::File::options().write(true).open(&lock).unwrap();
     proc::wait_for("the lock", || proc::try_lock(&file).then_some(()));
     drop(file);
-    // It is as healthy as before.
     scene.do_now(&format!("limit {guardian} 256"));
     scene.start_with(Deadlines::none(), &lock, "");
     scene.expect("Started");

@@ -1,4 +1,4 @@
-//! A guardian that dies or stops, and its supervisor's reaction; and an idle guardian.
+//! A guardian that dies or stops, and its supervisor's reaction.
 
 use super::*;
 
@@ -23,7 +23,7 @@ pub(super) fn the_supervisor_finishes_for_a_stopped_guardian(who: Who) {
 
 pub(super) fn who_insists_does_not_wait_for_a_start(who: Who) {
     let mut scene = Scene::acting(who, &["family", "@/journal"]);
-    // The supervisor waits for its answers from here on.
+    // The supervisor waits for its answers.
     scene.set_release_info();
     scene.signal_guardian(libc::SIGSTOP);
     scene.start(Deadlines::none());
@@ -39,7 +39,7 @@ pub(super) fn who_insists_does_not_wait_for_a_start(who: Who) {
 pub(super) fn a_second_guardian_survives_the_rescue(who: Who) {
     let props = Props {
         env: vec![("SPARE_GUARDIAN", "1")],
-        // The supervisor must not kill a child from before its exec.
+        // A child from before its exec, which the supervisor must not kill.
         through: vec!["sh", "-c", "sleep 1000 & exec \"$0\" \"$@\""],
         ..Props::default()
     };

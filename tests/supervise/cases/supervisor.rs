@@ -1,5 +1,3 @@
-//! A supervisor that dies or stops, and its guardian's reaction.
-
 use super::*;
 
 pub(super) fn the_whole_family_dies_with_the_supervisor(who: Who) {
@@ -41,7 +39,7 @@ pub(super) fn a_grace_that_was_granted_is_cut_where_the_lock_dies_with_the_super
 }
 
 pub(super) fn what_a_dead_supervisor_ordered_is_not_begun_where_its_lock_died_with_it(who: Who) {
-    // Long enough to see a command that is started.
+    // Long enough to see a command.
     let mut scene = without_its_lock(who, "3000");
     // The supervisor waits for its guardian's answers from here on.
     scene.set_release_info();
@@ -138,7 +136,7 @@ pub(super) fn a_stopped_supervisor_does_not_blame_the_guardian(who: Who) {
         // Longer than any limit.
         sleep_until(Instant::now() + Duration::from_millis(1500));
         scene.signal_supervisor(libc::SIGCONT);
-        // Time for two pings, in which a wrong conclusion could be drawn.
+        // Two pings, from which a wrong conclusion could be drawn.
         sleep_until(Instant::now() + Duration::from_millis(700));
         scene.assert_all_alive();
     }

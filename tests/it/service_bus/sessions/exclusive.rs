@@ -1,7 +1,7 @@
-//! Order and exclusivity as a property: three workers; a service that loses answers, sends them
-//! late or for the wrong request, refuses, cuts, detaches and takes sessions away; and workers that
-//! are killed, or stopped past the lock. No two commands of a session run at a time, none before
-//! its predecessor is finished, and no message is lost.
+//! Order and exclusivity as a property: three workers, which are killed or stopped past the lock;
+//! and a service that loses answers, sends them late or for the wrong request, refuses, cuts,
+//! detaches and takes sessions away. No two commands of a session run at a time, none before its
+//! predecessor is finished, and no message is lost.
 //!
 //! `TRAFFICCOP_TEST_SESSIONS=200 TRAFFICCOP_TEST_MESSAGES=10000` gives the figure of the
 //! guarantees, `TRAFFICCOP_TEST_SEED=7` another course.
@@ -14,7 +14,7 @@ use crate::support::journal::Line;
 use crate::support::programs;
 
 const WORKERS: usize = 3;
-/// Time limit on a slow machine, for each hundred messages, and at least.
+/// Limit on a slow machine, for each hundred messages, and at least.
 const LIMIT: Duration = Duration::from_secs(30);
 const AT_LEAST: Duration = Duration::from_secs(300);
 
@@ -22,8 +22,8 @@ fn number(name: &str, otherwise: u64) -> u64 {
     std::env::var(name).map_or(otherwise, |text| text.parse().expect(name))
 }
 
-/// Returns how long message `n` of a session takes, in steps of 20 ms, and how it ends: one of ten
-/// fails at first, and one of seventeen always.
+/// Returns how long message `n` takes, in steps of 20 ms, and how it ends: one of ten fails at
+/// first, and one of seventeen always.
 fn course(session: u64, n: u64) -> (u64, u8) {
     let status = match (n % 10, n % 17) {
         (_, 5) => 65,
@@ -50,7 +50,7 @@ fn start(stage: &Stage) -> Instance {
     let journal = stage.scene.journal.path().to_str().expect("a path");
     stage
         .worker()
-        // As long as the lock: enough for any pause.
+        // As long as the lock, for any pause.
         .args([
             "--sessions",
             "--session-idle",
@@ -86,7 +86,6 @@ fn act(rng: &mut fastrand::Rng) -> Act {
     }
 }
 
-/// Does one random fault.
 fn go_wrong(stage: &Stage, rng: &mut fastrand::Rng, workers: &mut [Instance]) {
     let broker = &stage.broker;
     let worker = &mut workers[rng.usize(0..WORKERS)];
@@ -131,9 +130,9 @@ fn go_wrong(stage: &Stage, rng: &mut fastrand::Rng, workers: &mut [Instance]) {
     }
 }
 
-/// Judges the journal; returns which messages of each session were run.
+/// Returns which messages of each session were run.
 fn judge(lines: &[Line]) -> BTreeMap<String, BTreeSet<u64>> {
-    // Spans from first to last line, by process.
+    // By process, from first to last line.
     let mut runs: BTreeMap<(&str, i32, u64), (u64, u64)> = BTreeMap::new();
     for line in lines {
         let run = runs.entry((&line.tag, line.pid, line.token));
@@ -217,7 +216,7 @@ fn no_session_is_at_two_workers_its_order_is_kept_and_no_message_is_lost() {
         });
         while !done.load(Ordering::SeqCst) {
             std::thread::sleep(Duration::from_millis(rng.u64(200..1500)));
-            // The last quarter of the time is for the remaining work.
+            // The last quarter of the time is for the rest of the work.
             let now = stage.counts(JOBS);
             let left = (now.ready + now.locked) as u64;
             if left > messages / 4 {

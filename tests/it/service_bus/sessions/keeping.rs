@@ -126,7 +126,7 @@ fn a_settlement_that_is_not_confirmed_ends_the_session_and_the_next_begins_with_
     stage.assert_holds(0, 0);
 }
 
-/// The service delays the AMQP session of the next one.
+/// The service delays the next session.
 #[test]
 fn a_stop_while_another_session_is_waited_for_costs_the_one_that_runs_nothing() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
@@ -135,7 +135,6 @@ fn a_stop_while_another_session_is_waited_for_costs_the_one_that_runs_nothing() 
     let late = Act::Delay(Duration::from_secs(5));
     stage.broker.fault(Fault::new(On::Begin, late).after(2));
     let worker = stage.session_worker().args(["-j", "2", "--grace", "60s"]);
-    // Longer than the answer's delay.
     let running = worker.shell("echo runs >&2; sleep 10").start();
     running.await_log("runs");
     stage.wait("the next one to be waited for", |view| {
@@ -213,8 +212,8 @@ fn a_stop_during_the_lock_delay_is_no_fault_of_the_session() {
     stage.assert_holds(1, 0);
 }
 
-/// Kills a worker with these options after `before`; its command, which only SIGKILL ends, must be
-/// dead before the next begins.
+/// Kills a worker after `before`; its command, which only SIGKILL ends, must be dead before the
+/// next begins.
 fn killed(options: &[&str], before: impl FnOnce(&Stage, &Instance)) {
     let stage = Stage::of_sessions(Duration::from_secs(120));
     stage.talk("a", &["1"]);
@@ -266,7 +265,7 @@ fn a_worker_that_is_killed_while_its_command_ends_has_it_dead_before_the_next_on
     });
 }
 
-/// The next worker has the shortest delay, which is the default.
+/// The next worker has the shortest delay, the default.
 #[test]
 fn worker_with_a_longer_lock_delay_has_its_command_dead_before_a_worker_with_the_default_begins() {
     killed(&["--lock-delay", "8s"], |_, _| {});

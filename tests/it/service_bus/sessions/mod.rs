@@ -1,5 +1,4 @@
-//! `trafficcop work --service-bus --sessions`: the messages of a session in sequence, and each
-//! session at one worker at a time.
+//! `--sessions`: the messages of a session in sequence, and each session at one worker at a time.
 
 mod exclusive;
 mod keeping;
@@ -23,7 +22,6 @@ impl Stage {
         )
     }
 
-    /// Puts these messages into a session.
     fn talk(&self, session: &str, texts: &[&str]) {
         for text in texts {
             let message = Message::data(text.as_bytes());
@@ -39,7 +37,6 @@ impl Stage {
             .current_dir(self.scene.directory())
     }
 
-    /// Runs such a worker until the queue is empty.
     fn all(&self, more: &[&str], script: &str) -> Finished {
         let worker = self.session_worker().args(["--idle-exit", "0s"]);
         worker.args(more).shell(script).finish()

@@ -1,4 +1,4 @@
-//! Order of messages, and the end of a session at a worker.
+//! Order of messages, and a session's end at a worker.
 
 use super::*;
 use crate::support::stopping::is_ended_by_the_second_signal;
@@ -27,7 +27,7 @@ fn concurrency_limits_the_sessions_in_progress() {
     for session in ["a", "b", "c"] {
         stage.talk(session, &["1", "2"]);
     }
-    // Each waits for the other, which works only if both sessions are processed at the same time.
+    // Each waits for the other, which works only if both sessions are processed at once.
     let script = "touch ran-$TRAFFICCOP_SESSION_ID
         case $TRAFFICCOP_SESSION_ID in a) other=b;; b) other=a;; *) exit 0;; esac
         while ! [ -e ran-$other ]; do sleep 0.05; done";
@@ -98,7 +98,7 @@ fn delayed_retry_is_waited_for_and_not_overtaken() {
     );
     assert_eq!(done.stdout, "1:1\n1:2\n2:1\n3:1\n", "{}", done.stderr);
     assert_eq!(stage.accepted(), 1);
-    // The second message was sent, and given back.
+    // The second was sent, and given back.
     let given_back = |event: &Event| {
         matches!(
             event,
@@ -201,7 +201,7 @@ fn no_session_is_taken_for_messages_that_another_has_begun() {
     stage.talk("b", &["3"]);
     let done = running.finish();
     assert_ended(&done, 0, "--max-messages is reached");
-    // The pending request may have brought it, once.
+    // The pending request may have brought it once.
     assert!(stage.accepted() <= 2, "{}", done.stderr);
     stage.assert_holds(1, 0);
 }

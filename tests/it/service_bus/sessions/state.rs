@@ -1,9 +1,9 @@
-//! A session's state, which its commands see as a file.
+//! A session's state, which commands see as a file.
 
 use super::*;
 
-/// Appends the message to the state.
-const ADD: &str = "n=$(cat); printf %s $n >>\"$TRAFFICCOP_SESSION_STATE_FILE\"; echo \"$n $(cat \"$TRAFFICCOP_SESSION_STATE_FILE\")\"";
+const ADD: &str = "n=$(cat); printf %s $n >>\"$TRAFFICCOP_SESSION_STATE_FILE\"; \
+    echo \"$n $(cat \"$TRAFFICCOP_SESSION_STATE_FILE\")\"";
 
 #[test]
 fn a_command_has_what_the_one_before_it_left_on_whichever_worker() {
@@ -46,7 +46,7 @@ fn state_is_private_and_every_byte_is_kept() {
 fn state_is_stored_just_before_the_completion_if_it_changed() {
     let stage = Stage::of_sessions(Duration::from_secs(60));
     stage.talk("a", &["1", "2", "3"]);
-    // The second fails on its first attempt, the third changes nothing.
+    // The second fails at first, the third changes nothing.
     let script = "n=$(cat); test $n = 3 && exit 0
         printf $n >>\"$TRAFFICCOP_SESSION_STATE_FILE\"; test $n$TRAFFICCOP_MESSAGE_ATTEMPT != 21";
     let done = stage.all(&["--retry-delay", "0s"], script);
@@ -112,7 +112,7 @@ fn unstorable_state_dead_letters_its_message_with_a_reason() {
     }
 }
 
-/// The state has the largest allowed size, which is larger than a request may carry.
+/// The largest allowed state is larger than a request may carry.
 #[test]
 fn oversized_state_dead_letters_its_message_and_keeps_the_connection() {
     let settings = Settings {

@@ -1,7 +1,7 @@
-//! One client of the drive: a mounted file system. Its requests go through its switchboard to the
-//! tree on the server, or are answered from its cache.
+//! One client of the drive: a mounted file system, with a switchboard to the server's tree, and a
+//! cache.
 //!
-//! The kernel calls it. Changes go to the server at once; only reads can be old.
+//! Changes go to the server at once; only reads can be old.
 
 use std::collections::BTreeSet;
 use std::ffi::{OsStr, OsString};
@@ -19,19 +19,16 @@ use trafficcop::Instant;
 use super::switchboard::{Op, Switchboard};
 use super::tree::{Answer, Tree};
 
-/// The kernel caches nothing itself.
+/// The kernel caches nothing.
 const AT_ONCE: Duration = Duration::ZERO;
 const NO_HANDLE: FileHandle = FileHandle(0);
 
-/// Cache of a client.
 #[derive(Default)]
 struct Memory {
-    /// Time for which the cache is valid.
     lasts: Duration,
     tree: Option<(Tree, Instant)>,
-    /// Names that it made or changed, or that the server said exist.
+    /// Made or changed here, or known from the server.
     known: BTreeSet<(u64, OsString)>,
-    /// Files that it wrote.
     written: BTreeSet<u64>,
 }
 
@@ -59,7 +56,6 @@ impl Client {
         }
     }
 
-    /// Clears the cache, and makes its entries valid for this long.
     pub(super) fn remember_for(&self, lasts: Duration) {
         *lock(&self.memory) = Memory {
             lasts,
@@ -71,7 +67,7 @@ impl Client {
         lock(&self.server)
     }
 
-    /// Looks into a valid cache, and otherwise, or where `knows_better` is true, at the server.
+    /// Looks at the server only without a valid cache, or where `knows_better`.
     fn look<T>(
         &self,
         knows_better: impl Fn(&Memory) -> bool,
@@ -179,7 +175,7 @@ impl Filesystem for Client {
         let op = (Op::Lookup, Some(name), request);
         let look = move |client: &Client| {
             let found = client.child(parent, &owned);
-            // As over a network: both have looked before one makes it.
+            // Over a network both look before one makes it.
             if found.is_err() && client.tree().is_careless {
                 std::thread::sleep(Duration::from_millis(20));
             }

@@ -1,5 +1,5 @@
-//! A drive that machines share, for tests: one tree on a server, and clients that each mount it.
-//! Each client can be cut off, made to fail, and left with old views.
+//! A drive that machines share: one tree on a server, and clients that each mount it. Each can be
+//! cut off, made to fail, and left with old views.
 //!
 //! It needs `/dev/fuse` and the right to mount; without these, tests print that and pass. The
 //! mounts are in a mount namespace of the test's thread, and end with it.
@@ -38,7 +38,7 @@ pub(crate) struct View {
     point: TempDir,
 }
 
-/// Returns the value, or prints why no file system can be mounted.
+/// Prints why no file system can be mounted.
 fn or_said<T>(what: &str, done: Result<T, impl std::fmt::Display>) -> Option<T> {
     done.map_err(|why| eprintln!("cannot run here: {what}: {why}"))
         .ok()
@@ -59,8 +59,7 @@ impl Drive {
         })
     }
 
-    /// Adds a client. Its kind of mount guarantees that exactly one of two machines makes a
-    /// directory.
+    /// Adds a client whose mount guarantees that exactly one of two machines makes a directory.
     pub(crate) fn mount(&self) -> View {
         self.mount_as("sshfs")
     }
@@ -71,7 +70,7 @@ impl Drive {
         let mut config = Config::default();
         config.mount_options = vec![
             MountOption::FSName("server:/share".into()),
-            // Not `Subtype`, which fuser does not tell the kernel.
+            // fuser does not tell the kernel of `Subtype`.
             MountOption::CUSTOM(format!("subtype={kind}")),
         ];
         let session = fuser::spawn_mount(client.clone(), point.path(), &config);
@@ -83,7 +82,7 @@ impl Drive {
         }
     }
 
-    /// From now on, reports success to all clients that make the same directory at the same time.
+    /// Reports success to all that make one directory at the same time.
     pub(crate) fn exclude_nobody(&self) {
         self.tree().is_careless = true;
     }
@@ -114,7 +113,7 @@ impl Drive {
         serde_json::from_slice(bytes.split(|byte| *byte == b'\n').nth(1)?).ok()
     }
 
-    /// Waits for a version of this lock greater than this one, and returns it.
+    /// Waits for a greater version.
     pub(crate) fn await_version_after(&self, lock: &str, version: u64) -> u64 {
         await_for(
             &format!("a version after {version}"),
@@ -123,7 +122,7 @@ impl Drive {
         )
     }
 
-    /// Waits for the next version of this lock and its record, and returns it.
+    /// Waits for the next version and its record.
     pub(crate) fn await_renewal(&self, lock: &str) -> u64 {
         let before = self.greatest(lock);
         await_for(
@@ -138,12 +137,10 @@ impl Drive {
 }
 
 impl View {
-    /// Returns the path on this client's mount.
     pub(crate) fn path(&self, name: &str) -> PathBuf {
         self.point.path().join(name)
     }
 
-    /// Hangs all requests of this client until it is healed.
     pub(crate) fn hang(&self) {
         self.set(&[], Fate::Hang);
     }
@@ -165,12 +162,10 @@ impl View {
         &self.client.switchboard
     }
 
-    /// Ends all faults, and continues requests that hang.
     pub(crate) fn heal(&self) {
         self.switchboard().heal();
     }
 
-    /// Waits until the faults have hit this many requests.
     pub(crate) fn await_caught(&self, count: usize) {
         await_for(
             "a request",
@@ -179,7 +174,6 @@ impl View {
         );
     }
 
-    /// Lets this client cache reads for this long.
     pub(crate) fn remember_for(&self, lasts: Duration) {
         self.client.remember_for(lasts);
     }

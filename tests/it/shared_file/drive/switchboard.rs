@@ -1,7 +1,7 @@
-//! Fates of one client's requests: hung until released, failed, or executed without an answer.
+//! Fates of one client's requests.
 //!
 //! A process can be killed while its request hangs, as on NFS and SMB: a request of a dying process
-//! is answered. The kernel's FUSE does not do that itself, so a thread looks for dying processes.
+//! is answered. The kernel's FUSE does not do that, so a thread looks for dying processes.
 
 use std::ffi::{OsStr, OsString};
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -9,7 +9,6 @@ use std::time::Duration;
 
 use nix::libc;
 
-/// A kind of request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Op {
     Lookup,
@@ -33,7 +32,7 @@ pub(crate) enum Op {
 pub(crate) enum Fate {
     /// Not executed until it is released.
     Hang,
-    /// Like `Hang`, but the process cannot be killed: as when a disk or a driver does not return.
+    /// Like `Hang`, but the process cannot be killed: a disk or a driver does not return.
     Stick,
     /// Executed, but not answered until it is released.
     Mute,
@@ -51,7 +50,7 @@ struct Rule {
     left: usize,
 }
 
-/// A request that hangs, and the channel that ends it, well or with an error.
+/// Hung until the channel ends it, well or with an error.
 struct Hung {
     thread: u32,
     spared: bool,
@@ -68,7 +67,6 @@ struct Board {
 #[derive(Clone, Default)]
 pub(crate) struct Switchboard(Arc<Mutex<Board>>);
 
-/// Without a limit.
 pub(crate) const ALWAYS: usize = usize::MAX;
 
 impl Switchboard {
@@ -76,8 +74,7 @@ impl Switchboard {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Applies a fate to the next `times` requests of these kinds (all kinds if none is named), and
-    /// of this name if one is given.
+    /// Applies a fate to the next `times` requests of these kinds (any if none), and of this name.
     pub(crate) fn set(&self, ops: &[Op], name: Option<&str>, fate: Fate, times: usize) {
         self.board().rules.push(Rule {
             ops: ops.to_vec(),
@@ -99,7 +96,6 @@ impl Switchboard {
         }
     }
 
-    /// Counts the requests that rules have caught.
     pub(crate) fn caught(&self) -> usize {
         self.board().count
     }
@@ -184,7 +180,7 @@ impl Switchboard {
     }
 }
 
-/// Whether a thread has a pending SIGKILL, or is exiting.
+/// Whether SIGKILL is pending, or the thread exits.
 fn is_dying(thread: u32) -> bool {
     const KILL: u64 = 1 << (libc::SIGKILL - 1);
     const EXITING: u64 = 4;

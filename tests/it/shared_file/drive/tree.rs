@@ -1,6 +1,4 @@
-//! Directories and files of the drive in memory, as the server has them.
-//!
-//! `client` calls it, and tests that look without a client.
+//! The drive in memory, as the server has it.
 
 use std::collections::BTreeMap;
 use std::ffi::{OsStr, OsString};
@@ -22,12 +20,11 @@ enum Kind {
     File(Vec<u8>),
 }
 
-/// The root and everything below it.
 #[derive(Clone)]
 pub(crate) struct Tree {
     nodes: BTreeMap<u64, Node>,
     next: u64,
-    /// Whether making a directory that exists succeeds, as on some object stores.
+    /// Making an existing directory succeeds, as on some object stores.
     pub(crate) is_careless: bool,
 }
 

@@ -21,11 +21,11 @@ async fn one_holds_and_the_other_is_told_by_whom_and_for_how_long() {
     let sight = held(&b).await;
     assert_eq!(sight.holder.as_deref(), Some("a"));
     assert_eq!((sight.token, sight.draining), (Some(1), false));
-    // Its lease counts from when it is seen, so a bell replaces no look.
+    // Counted from when it is seen, so a bell replaces no look.
     assert!(sight.polls_as_ever);
     let expires = sight.expires.expect("a moment");
     assert!(expires >= looked + LEASE && expires <= Instant::now() + LEASE);
-    // Every renewal is a change, and restarts the lease.
+    // A renewal is a change, and restarts the lease.
     renew(&a).await;
     await_record(&path, 2);
     assert!(held(&b).await.expires.expect("a moment") > expires);
@@ -77,7 +77,6 @@ async fn a_version_of_another_ends_a_tenure() {
     assert_lost(&lost);
     assert!(matches!(lost, Failure::Lost { until: None, .. }));
     assert!(lost.to_string().contains("held by hand"), "{lost}");
-    // Nor is there anything to release.
     let lost = in_time(a.release(late())).await;
     assert!(
         matches!(lost, Ok(()) | Err(Failure::Lost { .. })),
@@ -112,7 +111,7 @@ async fn broken_holder_makes_no_version_after_the_operators() {
     let b = open(&path, "b");
     assert_eq!(acquire(&b).await.token, 3);
     await_record(&path, 3);
-    // An old view: the names exist, as the server says, but the files cannot be read.
+    // An old view: the names exist, but cannot be read.
     let aside = |version| version_of(&path, version - 1).join("next/aside");
     for version in [2, 3] {
         fs::rename(record_of(&path, version), aside(version)).expect("to hide it");
@@ -130,14 +129,13 @@ async fn broken_holder_makes_no_version_after_the_operators() {
     assert_eq!(list(&path), [0, 1, 2, 3, 4]);
 }
 
-/// Breaks the holder's lease.
 fn breaks(path: &Path, period: Option<Duration>) {
     let seen = look(path).expect("to look").record.expect("a record");
     let broken = break_lock(path, &seen, period, "an operator").expect("to break");
     assert!(matches!(broken, Broken::Within(_)), "{broken:?}");
 }
 
-/// Returns until when a lost lease keeps others out.
+/// Returns how long a lost lease keeps others out.
 async fn left(store: &SharedFile) -> Option<Instant> {
     match in_time(store.renew(late())).await.expect_err("not ours") {
         Failure::Lost { until, .. } => until,
@@ -179,14 +177,12 @@ async fn break_with_a_period_leaves_no_more_than_the_period() {
     breaks(&path, Some(LEASE));
     let until = left(&a).await.expect("something is left");
     assert!(until > grant.t0 + LEASE * 9 / 10 && until <= grant.t0 + LEASE);
-    // An instance that took over from that, and whose record is not visible yet, may have made this
-    // one.
+    // Perhaps made by an instance that took over from that, without a visible record.
     fs::create_dir(version_of(&path, 3)).expect("a version");
     assert_eq!(left(&a).await, None);
 }
 
-/// If a server forgets a version, two tenures get one number; the version need not be an
-/// operator's.
+/// A server that forgets a version gives one number to two tenures.
 #[tokio::test]
 async fn own_version_with_a_foreign_record_leaves_nothing() {
     let (_directory, path) = temporary();
@@ -211,7 +207,6 @@ async fn release_reports_a_break_even_if_reported_before() {
     // As an abandoned announcement does.
     assert_eq!(left(&a).await, None);
     assert_lost(&in_time(a.release(late())).await.expect_err("not ours"));
-    // It knows that already.
     release(&a).await;
 }
 
@@ -224,11 +219,11 @@ async fn the_removal_of_the_versions_ends_a_tenure_and_is_refused_until_the_path
     acquire(&b).await;
     release(&b).await;
     acquire(&a).await;
-    // No record is being written while they are removed.
+    // None may be written while they are removed.
     await_record(&path, 5);
     fs::remove_dir_all(versions_of(&path)).expect("to remove them");
     assert_lost(&in_time(a.renew(late())).await.expect_err("nothing is ours"));
-    // The last that the hint names.
+    // As named by the hint.
     Written::new(5, "released").put_hint(&path);
     for store in [&open(&path, "c"), &b] {
         let refused = refusal(store).await;
@@ -276,7 +271,7 @@ async fn take_over_for_a_refused_task_is_released() {
     put(&path, 1, checked(&unread).as_bytes());
     let a = open_with(&path, "a", task());
     assert_fatal(&refusal(&a).await, "its results cannot be read");
-    // At once, and not when a version without a record may be followed.
+    // At once, not as for a version without a record.
     let b = open(&path, "b");
     acquire(&b).await;
 }

@@ -1,5 +1,5 @@
-//! The store by itself, against real directories. Two stores in one process exclude each other like
-//! two machines, since nothing of a lock belongs to a process.
+//! The store against real directories. Two stores in one process exclude each other like two
+//! machines, since nothing of a lock belongs to a process.
 
 pub(crate) mod control;
 pub(crate) mod records;
@@ -82,7 +82,6 @@ async fn held(store: &SharedFile) -> HolderInfo {
     }
 }
 
-/// Checks a permanent refusal with these words.
 #[track_caller]
 fn assert_fatal(failure: &Failure, words: &str) {
     let Failure::Fatal { why, denied: false } = failure else {
@@ -120,7 +119,6 @@ fn version_of(path: &Path, version: u64) -> PathBuf {
     versions_of(path).join(format!("{version:020}"))
 }
 
-/// Lists the existing versions in order.
 fn list(path: &Path) -> Vec<u64> {
     let entries = fs::read_dir(versions_of(path)).expect("versions");
     let names = entries.map(|entry| entry.expect("an entry").file_name());
@@ -130,7 +128,6 @@ fn list(path: &Path) -> Vec<u64> {
     numbers
 }
 
-/// A handwritten record.
 struct Written {
     version: u64,
     state: &'static str,
@@ -164,7 +161,6 @@ impl Written {
         checked(&line)
     }
 
-    /// Makes the version with this record.
     fn put(&self, path: &Path) {
         put(path, self.version, self.text().as_bytes());
     }
@@ -202,7 +198,7 @@ fn await_record(path: &Path, version: u64) -> serde_json::Value {
     await_for("a record", read, || format!("{}", file.display()))
 }
 
-/// A small tmpfs, or the reason why this test cannot have one.
+/// A small one, or the reason why there is none.
 struct Tmpfs(TempDir);
 
 impl Tmpfs {
@@ -229,7 +225,7 @@ impl Tmpfs {
 
     fn make_read_only(&self) {
         let (nothing, flags) = (None::<&str>, MsFlags::MS_REMOUNT | MsFlags::MS_RDONLY);
-        // Until it execs, a fork of a concurrent test has this process's files open for writing.
+        // Until it execs, a concurrent test's fork has this process's files open for writing.
         let busy = Err(nix::errno::Errno::EBUSY);
         let remount = || mount(nothing, self.0.path(), nothing, flags, nothing);
         let done = || Some(remount()).filter(|done| *done != busy);

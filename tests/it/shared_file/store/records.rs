@@ -1,4 +1,4 @@
-//! Foreign or unfinished records and hints: refused or counted as held; no token goes back.
+//! Foreign or unfinished records and hints are refused or counted as held; no token goes back.
 
 use super::*;
 
@@ -97,7 +97,7 @@ async fn a_version_at_the_greatest_number_is_refused_in_words() {
     let record = Written::new(u64::MAX, "released").text();
     let (_directory, path) = lock_with(u64::MAX, record.as_bytes());
     assert_fatal(&refusal(&open(&path, "a")).await, "greatest there is");
-    // The last possible version can be acquired, but neither renewed nor released.
+    // The last possible version can only be acquired.
     let record = Written::new(u64::MAX - 1, "released").text();
     let (_directory, path) = lock_with(u64::MAX - 1, record.as_bytes());
     let a = open(&path, "a");
@@ -115,7 +115,7 @@ async fn hint_of_a_missing_version_grants_no_control() {
         let a = open(&path, "a");
         let failure = refusal(&a).await;
         assert_lost(&failure);
-        // A version that was seen to be missing is not believed in again.
+        // Seen to be missing, it is not believed in again.
         assert_eq!(acquire(&a).await.token, 8, "hint of {version}");
         assert_eq!(list(&path), [5, 6, 7, 8]);
     }

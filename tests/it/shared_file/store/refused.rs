@@ -217,7 +217,6 @@ fn a_user_who_could_never_take_over_is_refused_at_the_first_look_and_by_doctor()
         eprintln!("cannot run here: needs root to be another user");
         return;
     }
-    // Where that user can reach it.
     let (place, program) = temporary();
     fs::set_permissions(&place, fs::Permissions::from_mode(0o755)).expect("open to all");
     // In another process: tests' children would inherit a descriptor that is open for writing here.
@@ -287,7 +286,7 @@ fn a_user_who_could_never_take_over_is_refused_at_the_first_look_and_by_doctor()
     }
 }
 
-/// Variable that tells the second process of `a_user_without_permission_is_denied` what to lock.
+/// Tells the second process of `a_user_without_permission_is_denied` what to lock.
 const LOCK_THIS: &str = "SHARED_FILE_LOCK_THIS";
 
 #[tokio::test]
@@ -312,7 +311,7 @@ async fn a_user_without_permission_is_denied() {
     let secret = directory.path().join("secret");
     fs::write(&secret, "").expect("a file");
     fs::set_permissions(&secret, fs::Permissions::from_mode(0o600)).expect("closed to all");
-    // This very program in a place that every user can reach, as a user who may only read.
+    // As a user who may only read, from a place that every user can reach.
     let program = ourselves();
     for path in [path, directory.path().join("new"), secret] {
         let name = "shared_file::store::refused::a_user_without_permission_is_denied";

@@ -1,4 +1,4 @@
-//! Many versions, old versions, and instances whose view is older than the versions that are kept.
+//! Many versions, old ones, and views older than those that are kept.
 
 use std::fs::File;
 use std::time::SystemTime;
@@ -26,7 +26,7 @@ async fn versions_older_than_an_hour_are_removed_but_never_the_last_64() {
     let left = || Some(list(&path)).filter(|left| left.len() <= 64);
     let left = await_for("the removal", left, || format!("{:?}", list(&path)));
     assert_eq!((left[0], left.len()), (38, 64));
-    // Versions less than an hour old stay.
+    // Those less than an hour old stay.
     Written::new(180, "released").put(&path);
     release(&a).await;
     assert_eq!(list(&path)[0], 38);
@@ -66,7 +66,7 @@ async fn a_lock_of_which_but_the_last_version_is_left_is_taken_over() {
     let (_directory, path) = temporary();
     fs::write(&path, "trafficcop shared lock 1\n").expect("a hint");
     fs::create_dir_all(version_of(&path, 7)).expect("a version");
-    // Its record was in the version before it.
+    // Its record was in the version before.
     Written::new(7, "released").put_hint(&path);
     let a = open(&path, "a");
     assert_eq!(acquire(&a).await.token, 8);

@@ -1,9 +1,9 @@
-//! Writes all mutants of `cargo mutants --list --json` into one program. `switch LIST DROPPED
-//! DIRECTORY` rewrites the sources in the directory so that `crate::mutant(n)` decides whether the
-//! n-th mutant of the list is active. Building and linking each separately would take hours.
+//! Writes all mutants of `cargo mutants --list --json` into one program: building each separately
+//! would take hours. `switch LIST DROPPED DIRECTORY` rewrites the sources in the directory so that
+//! `crate::mutant(n)` decides whether the n-th mutant is active.
 //!
-//! The copy for a mutant contains no other mutants, so a place grows only by its own. Mutants whose
-//! numbers are in DROPPED are left out: they do not compile. It prints the numbers of those that it
+//! The copy for a mutant contains no other mutants, so a place grows only by its own. Mutants with
+//! numbers in DROPPED are left out: they do not compile. It prints the numbers of those that it
 //! cannot write.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
@@ -20,7 +20,6 @@ struct Mutant {
     replacement: String,
 }
 
-/// Mutants of one file, by where they begin.
 struct Switch {
     mutants: HashMap<(usize, usize), Vec<Mutant>>,
     /// Mutants of function bodies, which begin somewhere inside of the braces.
@@ -129,8 +128,7 @@ impl VisitMut for Switch {
 
     fn visit_expr_struct_mut(&mut self, it: &mut ExprStruct) {
         let base = it.rest.clone();
-        // The base expression is evaluated again; where that moves something, the mutant does not
-        // compile.
+        // Evaluated again; where that moves something, the mutant does not compile.
         for field in &mut it.fields {
             for Mutant { id, .. } in self.of(begin(field.span()), "StructField") {
                 let (Some(base), member, value) = (&base, &field.member, &field.expr) else {

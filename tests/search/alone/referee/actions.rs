@@ -1,5 +1,3 @@
-//! Actions of the instance, one after another, and when it sends requests to the store.
-
 use trafficcop::Instant;
 use trafficcop_core::{Action, Outcome, State};
 

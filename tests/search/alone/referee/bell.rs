@@ -1,5 +1,3 @@
-//! Effects that the holder's doorbell may have on the instance.
-
 use std::time::Duration;
 
 use trafficcop::Instant;
@@ -9,11 +7,10 @@ use super::window::Window;
 use crate::alone::plan::{ms, secs};
 use crate::alone::world::World;
 
-/// Knowledge about the holder's doorbell.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Listening {
     pub(super) bell: Option<Bell>,
-    /// Number of listeners before this one, while the bell can be heard.
+    /// Listeners before this one, while the bell can be heard.
     pub(super) rank: Option<u32>,
     pub(super) polls_as_ever: bool,
     pub(super) rings: u32,
@@ -21,7 +18,7 @@ pub(super) struct Listening {
     pub(super) looked: Option<Instant>,
     pub(super) look: Option<Window>,
     pub(super) hurry: Option<(Instant, Duration)>,
-    /// Whether it has ended without a release once, so that it does not space looks any more.
+    /// Whether it ended without a release once: it does not space looks any more.
     pub(super) ended: bool,
     /// The bell to listen to, or none, as the core must order next.
     pub(super) attend: Option<Option<Bell>>,
@@ -51,7 +48,7 @@ impl Listening {
         }));
     }
 
-    /// Notes that a look has found this holder; returns the next look if the bell changes it.
+    /// Notes that a look found this holder; returns the next look if the bell changes it.
     pub(super) fn finds(
         &mut self,
         now: Instant,

@@ -1,5 +1,3 @@
-//! Causes of the end of a tenure, and of the instance.
-
 use trafficcop_core::{Cause, Ending, Exit, HandOverReason, IfLost};
 
 use super::{Held, Why, why};
@@ -95,7 +93,7 @@ impl World {
         let left = self.ledger.leaving.map_or(self.now, |(began, _)| began);
         let lately = self.resumed.max(self.ledger.free_since);
         let missed = look.is_some_and(|look| look.1 < left && look.1 >= lately);
-        // Nothing is due while the answer of the condition is missing.
+        // Nothing is due while the condition's answer is missing.
         let fitness = self.ledger.fitness.as_ref();
         let fit = fitness.is_none_or(|fitness| {
             fitness.is_said() && look.is_some_and(|look| look.1 < fitness.due())
@@ -148,7 +146,7 @@ impl World {
                 .held
                 .as_ref()
                 .is_some_and(|held| held.safe_until.is_some());
-            // It cannot know of another break since.
+            // It cannot know of a later break.
             let knew = self.ledger.broken;
             let told = told && knew.is_none_or(|broken| broken <= self.ledger.told_of);
             if told && self.ledger.overlapped && !ending.overlap {
@@ -160,11 +158,10 @@ impl World {
         self.judge_cause(&ending.cause)
     }
 
-    /// Whether it ran unprotected, or was told that it may have.
     pub(super) fn may_have_overlapped(&self) -> bool {
         let held = self.ledger.held.as_ref();
         let lost = held.is_some_and(|held| held.safe_until.is_some());
-        // A lease that the store confirmed after the end of the tree was not lost before.
+        // A lease confirmed after the tree's end was not lost before.
         let since = held
             .zip(self.ledger.empty_at)
             .is_some_and(|(held, at)| held.confirmed >= at);

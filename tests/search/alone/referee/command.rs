@@ -1,5 +1,3 @@
-//! Actions of the instance on its command: start, deadlines, drain, kill, announcement.
-
 use trafficcop::Instant;
 use trafficcop_core::{Action, After, Deadlines, Exit, Notice, Rules, Start};
 
@@ -143,7 +141,7 @@ impl World {
                 held.kill(&rules).min(now + grace)
             }
             Reason::Cordon => {
-                // Three seconds before the disturbance, but at least five seconds of grace.
+                // Three seconds before the disturbance, with at least five seconds of grace.
                 let before = cordon.map_or(now, |cordon| cordon.before);
                 (now + rules.grace).min((before - secs(3)).max(now + rules.grace.min(secs(5))))
             }
@@ -196,7 +194,7 @@ impl World {
         }
     }
 
-    /// Whether the command has ended by itself, and the lease is kept.
+    /// Whether the command ended by itself, and the lease is kept.
     pub(super) fn will_be_kept(&self) -> bool {
         let Some(run) = &self.ledger.run else {
             return false;
@@ -216,7 +214,6 @@ impl World {
     }
 }
 
-/// Whether the tenure has reached its limit.
 fn is_long(held: &Held, rules: &Rules, now: Instant) -> bool {
     let span = rules.hold_policy.max_hold;
     span.is_some_and(|span| now >= held.began + span)

@@ -1,5 +1,4 @@
-//! Checks that the condition is asked in time whether the machine is fit to take control, and that
-//! nothing is taken without a positive answer.
+//! The condition must be asked in time, and nothing is taken without a positive answer.
 
 use std::time::Duration;
 
@@ -11,19 +10,15 @@ use super::{RETRY, Why};
 use crate::alone::plan::{ms, secs};
 use crate::alone::world::World;
 
-/// Knowledge about the condition.
 #[derive(Clone, Debug)]
 pub(super) struct Fitness {
     every: Duration,
     /// Time until which the answer to the pending question counts.
     asking: Option<Instant>,
-    /// The last answer, and when it came.
     pub(super) answer: Option<(Instant, Result<(), Unfit>)>,
-    /// The answer that was known when the instance began to leave.
+    /// The answer known when the instance began to leave.
     left: Option<Option<Result<(), Unfit>>>,
-    /// Time of the last positive answer.
     pub(super) yes_at: Instant,
-    /// The negative answer that was reported.
     pub(super) told: Option<Unfit>,
 }
 
@@ -43,12 +38,10 @@ impl Fitness {
         self.asking.is_some()
     }
 
-    /// Whether the answer is yes and still counts.
     pub(super) fn is_fit(&self, now: Instant) -> bool {
         self.is_said() && now < self.due()
     }
 
-    /// Whether the last answer is yes, and no question is pending.
     pub(super) fn is_said(&self) -> bool {
         self.asking.is_none() && matches!(self.answer, Some((_, Ok(()))))
     }
@@ -57,7 +50,6 @@ impl Fitness {
         self.answer.and_then(|(_, answer)| answer.err())
     }
 
-    /// Notes that the instance leaves, or waits again.
     pub(super) fn leaves(&mut self, leaves: bool) {
         let known = self.answer.map(|(_, answer)| answer);
         self.left = leaves.then_some(known);
@@ -90,7 +82,6 @@ impl World {
             return;
         };
         if let Some(give_up_at) = fitness.asking.take() {
-            // A yes after the limit does not count.
             let answer = match answer {
                 Ok(()) if now > give_up_at => Err(Unfit::TimedOut),
                 answer => answer,
@@ -146,7 +137,7 @@ impl World {
         (give_up_at != expected).then_some("a question has another limit")
     }
 
-    /// Judges a look at a task's record, where nothing may be taken.
+    /// Judges a look at a task's record, which may take nothing.
     pub(super) fn judge_look(&mut self, give_up_at: Instant) -> Option<&'static str> {
         let (now, rules) = (self.now, self.plan.rules.clone());
         self.goes_on();
@@ -224,7 +215,6 @@ impl World {
         (said != unfit || known == said).then_some("that is not whether it is fit, or no news")
     }
 
-    /// Judges what a standby must have done about its condition.
     pub(super) fn judge_fitness(&self) -> Option<&'static str> {
         let (now, ledger) = (self.now, &self.ledger);
         let fitness = ledger.fitness.as_ref()?;
@@ -248,7 +238,6 @@ impl World {
         None
     }
 
-    /// Whether the condition ended a wait without control.
     pub(super) fn is_unfit(&self, why: Unfit) -> bool {
         let Some(fitness) = &self.ledger.fitness else {
             return false;

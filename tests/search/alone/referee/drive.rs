@@ -11,12 +11,11 @@ use crate::alone::world::World;
 
 const LONGEST: Duration = secs(60);
 
-/// The chain as it was seen, and the instance's part of it.
+/// The chain as seen, and the instance's part of it.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Chain {
     views: Vec<(Version, Option<Claim>, Instant)>,
-    /// The instance's last version, and when the last request for it that was answered had been
-    /// sent.
+    /// The instance's last version, and the sending time of the last answered request for it.
     own: Option<(Version, Instant)>,
 }
 
@@ -29,7 +28,7 @@ impl Chain {
         }
     }
 
-    /// Notes that an earlier process of this machine saw a version at this time.
+    /// Notes that an earlier process of this machine saw a version then.
     pub(crate) fn remembers(&mut self, version: Version, at: Instant) {
         if version > 0 && version == self.greatest() {
             self.views.push((version, None, at));
@@ -44,7 +43,6 @@ impl Chain {
         (self.own, self.views) = (None, Vec::new());
     }
 
-    /// Notes that a lease was released, or is left to run out.
     pub(crate) fn ends(&mut self, lease: Duration, released: bool, now: Instant) {
         let claim = Claim {
             nonce: 0,
@@ -61,7 +59,6 @@ impl Chain {
         all.max().unwrap_or(0)
     }
 
-    /// Returns when the greatest version was first seen.
     fn stamp(&self) -> Option<Instant> {
         let greatest = self.greatest();
         let of = self

@@ -1,5 +1,3 @@
-//! Duties of the instance at the end of a step.
-
 use trafficcop::Instant;
 use trafficcop_core::{Action, Event, Failure, State};
 

@@ -1,5 +1,3 @@
-//! Releasing a lease, or leaving it to run out.
-
 use trafficcop::Instant;
 use trafficcop_core::{Action, Notice};
 
@@ -51,7 +49,6 @@ impl World {
             .then_some("a release has another limit")
     }
 
-    /// Whether a lease that is kept may be released now.
     pub(super) fn may_leave(&self) -> bool {
         let (now, rules, ledger) = (self.now, self.rules(), &self.ledger);
         let Some(held) = &ledger.held else {

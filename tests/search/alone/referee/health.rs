@@ -1,5 +1,5 @@
-//! Checks the judgement of the command's health: a command is not called hung while it sends
-//! heartbeats, nor because the supervisor was stopped; and a hang is found in time.
+//! The judgement of the command's health: a command is not called hung while it sends heartbeats,
+//! nor because the supervisor was stopped; and a hang is found in time.
 
 use std::time::Duration;
 
@@ -9,27 +9,23 @@ use trafficcop_core::{HealthEvent, Hung, Look, ProbeFailure, WatchdogWord};
 use crate::alone::plan::{ms, secs};
 use crate::alone::world::World;
 
-/// Knowledge about the watched command.
 #[derive(Clone, Debug)]
 pub(super) struct Watched {
-    /// Interval of its heartbeats.
     period: Option<Duration>,
-    /// Time of its last heartbeat or extension.
     heard: Instant,
     /// Deadline of its first heartbeat, until that comes.
     ready_by: Option<Instant>,
     next: Instant,
-    /// A running check, and whether its failure would count.
+    /// Whether the running check's failure would count.
     asking: Option<bool>,
     failed: u32,
-    /// Number of consecutive checks that could not start.
+    /// Consecutive checks that could not start.
     not_asked: u32,
-    /// Time at which health should be looked at again.
     due: Instant,
 }
 
 impl Watched {
-    /// Returns the interval of looks: an eighth of the period, or a second during a check.
+    /// Returns an eighth of the period, or a second during a check.
     fn interval(&self) -> Duration {
         let often = self.period.map_or(Duration::MAX, |period| period / 8);
         often.min(secs(1))
@@ -51,7 +47,6 @@ impl Watched {
 }
 
 impl World {
-    /// Notes that the command is known to run.
     pub(crate) fn watches(&mut self) {
         let (now, rules) = (self.now, &self.plan.health);
         let mut watched = Watched {

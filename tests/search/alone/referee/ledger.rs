@@ -1,5 +1,3 @@
-//! Knowledge about the instance: what it was told, what it has, and what must follow.
-
 use std::time::Duration;
 
 use trafficcop::Instant;
@@ -24,15 +22,16 @@ pub(crate) struct Ledger {
     pub(super) stuck: bool,
     pub(super) contacted: bool,
     pub(super) controlled: bool,
-    /// Value of `controlled` before this tenure, because a tenure without a command does not count.
+    /// Value before this tenure, because a tenure without a command does not count.
     pub(super) controlled_before: bool,
     pub(super) first_sent: Option<Instant>,
     pub(super) ambiguous: bool,
-    /// Time of the next attempt; `None` if the lock wakes its waiters.
+    /// Next attempt; `None` if the lock wakes its waiters.
     pub(super) look: Option<Window>,
     pub(super) woken: Option<Instant>,
     pub(super) seen: Option<bool>,
-    /// When it learnt that another has control, how long it then waits, and whether it knew before.
+    /// Time at which it learnt that another has control, how long it then waits, and whether it
+    /// knew before.
     pub(super) waits: Option<(Instant, Duration, bool)>,
     pub(super) bell: Listening,
     pub(super) standing: bool,
@@ -47,7 +46,7 @@ pub(crate) struct Ledger {
     pub(super) not_started: Option<i32>,
     pub(super) done_told: bool,
     pub(super) fatal: bool,
-    /// When the release began, and the window of the next request.
+    /// Start of the release, and the window of the next request.
     pub(super) leaving: Option<(Instant, Window)>,
     pub(super) released: bool,
     pub(super) run_out: bool,
@@ -55,18 +54,18 @@ pub(crate) struct Ledger {
     pub(super) record_failed: bool,
     pub(super) last: Option<Why>,
     pub(super) doubt: Option<Instant>,
-    /// Time of the last report of a refused credential in this doubt.
+    /// Last report of a refused credential in this doubt.
     pub(super) denied_at: Option<Instant>,
     pub(super) overlapped: bool,
-    /// Time of the last request to acquire or to release.
+    /// Last request to acquire or release.
     pub(super) sent: Instant,
     pub(super) free_since: Instant,
     pub(super) told_at: Instant,
-    /// Time of the request whose answer came last.
+    /// Sending time of the request whose answer came last.
     pub(super) told_of: Instant,
     pub(crate) controlled_at: Instant,
     pub(super) tired_at: Instant,
-    /// Whether the present event is the second request to stop.
+    /// Whether this event is the second request to stop.
     pub(super) urgent: bool,
     pub(super) found_lost: bool,
     pub(super) refused: bool,
@@ -76,7 +75,7 @@ pub(crate) struct Ledger {
     pub(super) doubt_was: Option<String>,
     pub(super) acting: bool,
     pub(super) empty_at: Option<Instant>,
-    /// Whether the tree was empty only after the known end of the lease.
+    /// Whether the tree outlived the known end of the lease.
     pub(super) outlived: bool,
     pub(super) owes_a_word: bool,
     pub(super) paused: bool,
@@ -84,22 +83,18 @@ pub(crate) struct Ledger {
     pub(super) hurried: bool,
     pub(super) expected: Option<Why>,
     pub(super) fitness: Option<Fitness>,
-    /// Begin of a look at a task's record.
     pub(super) looking: Option<Instant>,
-    /// Time at which it became a standby.
     pub(super) came: Instant,
     /// Whether the store keeps the lock for it.
     pub(super) offered: bool,
     pub(super) watched: Option<Watched>,
     pub(super) health: Record,
-    /// Reason for which its command counts as hung.
     pub(super) hung: Option<Hung>,
-    /// Whether it waits longer than others because its command hung.
+    /// Whether it waits longer because its command hung.
     pub(super) was_hung: bool,
-    /// Whether the guardian of its command is dead.
     pub(super) corpse: bool,
     pub(crate) chain: Chain,
-    /// Whether the effects of the last change of state were noted.
+    /// Whether the last change of state was followed.
     pub(super) followed: bool,
 }
 
@@ -178,7 +173,7 @@ impl Ledger {
         }
     }
 
-    /// Returns the ledger of a process that begins at this time.
+    /// Returns the ledger of a process that begins now.
     pub(crate) fn since(mut self, now: Instant, controlled_at: Instant) -> Ledger {
         (self.look, self.controlled_at) = (Some(Window::at(now)), controlled_at);
         self
@@ -199,7 +194,6 @@ impl Ledger {
         Window(look.0.min(last), if look.0 < end { end } else { last })
     }
 
-    /// Notes the effects of a change of state.
     pub(super) fn follow(&mut self, now: Instant, before: State, state: State, rules: &Rules) {
         if self.run.is_some() || !matches!(self.next, None | Some(Next::Leave)) {
             self.controlled_at = now;

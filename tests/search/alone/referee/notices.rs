@@ -1,5 +1,3 @@
-//! Notices to people.
-
 use trafficcop_core::{Cause, Exit, HandOverReason, Notice};
 
 use super::Next;

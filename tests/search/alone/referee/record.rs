@@ -1,5 +1,5 @@
-//! Health of the command in the lock's record: the latest word, written at once and repeated until
-//! it is confirmed, no more often than the command is checked, and only while the lease stays.
+//! The command's health in the lock's record: the latest word, written at once and repeated until
+//! confirmed, no more often than the command is checked, and only while the lease stays.
 
 use std::time::Duration;
 
@@ -11,11 +11,9 @@ use crate::alone::world::World;
 
 #[derive(Clone, Debug)]
 pub(super) struct Record {
-    /// Latest word about the command; empty if it is well.
     word: String,
     /// Content of the record, if it is known.
     says: Option<String>,
-    /// Time of the last write.
     told: Option<Instant>,
 }
 
@@ -48,13 +46,13 @@ impl World {
         self.ledger.health.says = None;
     }
 
-    /// Returns the interval of the writes: that of the checks, or of the heartbeats.
+    /// Returns the interval of the checks, or of the heartbeats.
     fn is_told_every(&self) -> Option<Duration> {
         let asks = self.plan.health.probe.map(|probe| probe.every);
         asks.or(self.plan.health.watchdog)
     }
 
-    /// Whether the lease is held and will stay, as known when the drain began.
+    /// Whether the lease will stay, as known when the drain began.
     fn stays(&self) -> bool {
         let run = self.ledger.run.as_ref().filter(|_| !self.ledger.corpse);
         run.is_some_and(|run| !run.killed && (run.reason.is_none() || self.will_be_kept()))

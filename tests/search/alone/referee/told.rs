@@ -1,5 +1,3 @@
-//! Events of the instance, and meanings of the store's answers.
-
 use trafficcop::Instant;
 use trafficcop_core::{Event, Failure, Grant, State, WorkloadEvent};
 
@@ -149,7 +147,7 @@ impl World {
         let (now, rules) = (self.now, self.plan.rules.clone());
         let ledger = &mut self.ledger;
         if state == State::Standby && reply.is_ok() {
-            // It is not waited for.
+            // Nothing waits for it.
             ledger.leaving = Some((now, Window::at(now)));
         }
         if state != State::Acquiring {

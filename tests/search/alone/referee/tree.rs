@@ -1,5 +1,3 @@
-//! Events of the instance's command, and effects of its end.
-
 use trafficcop::Instant;
 use trafficcop_core::{After, Event, Exit, HealthEvent, WorkloadEvent};
 
@@ -141,7 +139,6 @@ impl World {
             Some((reason, _)) => reason.why(),
         });
         let ran = run.exit.map_or(now, |(at, _)| at).since(run.since);
-        // A failure, whatever its status after the stop signal.
         let hung = !natural && !self.ledger.stuck && matches!(run.reason, Some((Reason::Hung, _)));
         if !hung {
             self.ledger.hung = None;

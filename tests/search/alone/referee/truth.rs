@@ -1,11 +1,10 @@
-//! Truths that do not depend on the instance's knowledge: no other instance gets control while its
-//! command lives, and a command runs in the end.
+//! Truths independent of the instance's knowledge: no other gets control while its command lives,
+//! and a command runs in the end.
 
 use crate::alone::plan::{ms, secs};
 use crate::alone::world::World;
 
 impl World {
-    /// Judges whether others are kept out while a command lives.
     pub(crate) fn judge_protection(&mut self) {
         let Some(tree) = &self.tree else { return };
         let ours = self.lock.holder == tree.id && self.lock.keeps_out(self.now);
@@ -21,7 +20,7 @@ impl World {
             .held
             .as_ref()
             .is_some_and(|held| held.safe_until.is_some());
-        // An operator has broken it, of which the instance does not know yet.
+        // An operator broke it, which the instance does not know yet.
         let told_since = |broken| told && broken <= self.ledger.told_at;
         let knew = self.ledger.broken.is_none_or(told_since);
         let lately = self.now <= self.ledger.told_at.max(self.resumed) + ms(500);
@@ -34,8 +33,8 @@ impl World {
         self.judge_protection();
     }
 
-    /// Judges whether an instance is in control, or has a reason not to be, after a long quiet
-    /// time.
+    /// Judges whether, after a long quiet time, an instance is in control or has a reason not to
+    /// be.
     pub(crate) fn judge_liveness(&mut self) {
         if let Some(drive) = &self.drive
             && self.waits_for_a_process()

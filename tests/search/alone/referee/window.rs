@@ -1,12 +1,10 @@
-//! Time windows in which something is due.
-
 use std::time::Duration;
 
 use trafficcop::Instant;
 
 use crate::alone::plan::secs;
 
-/// A time window: not before the first instant, not after the second.
+/// Not before the first instant, not after the second.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Window(pub(super) Instant, pub(super) Instant);
 

@@ -1,5 +1,3 @@
-//! The guardian with its real state, and the command.
-
 use std::time::Duration;
 
 use fastrand::Rng;
@@ -136,7 +134,6 @@ impl World {
         }
     }
 
-    /// Shows the guardian which children are left.
     pub(super) fn children(&mut self, exit: Exit) {
         let Some(tree) = &mut self.tree else { return };
         if tree.main {

@@ -1,5 +1,3 @@
-//! Deeds of the plan, and events of other rounds or of no process.
-
 use trafficcop::Instant;
 use trafficcop_core::{Cordon, Event, Exit, Failed, Failure, Grant, State, WorkloadEvent};
 

@@ -1,5 +1,4 @@
-//! The driver: it sends the core's requests to the lock, passes events to the core, and shows each
-//! step to the referee.
+//! The driver: sends the core's requests, passes on events, and shows each step to the referee.
 
 use trafficcop::Instant;
 use trafficcop_core::{Action, Event, Failure, Unfit};
@@ -70,7 +69,6 @@ impl World {
         }
     }
 
-    /// Schedules the condition's answer.
     pub(super) fn answers(&mut self, give_up_at: Instant) {
         let (answer, span) = self.plan.answers[self.asked % 16];
         self.asked += 1;
@@ -87,7 +85,7 @@ impl World {
         self.due(at.min(give_up_at), Due::Fitness(answer));
     }
 
-    /// Starts another process, without knowledge.
+    /// Starts another process, which knows nothing.
     pub(crate) fn begins_anew(&mut self) {
         (self.call, self.recording, self.withdrawn) = (None, None, None);
         (self.held, self.proposed, self.spent) = (0, 0, 0);

@@ -1,12 +1,9 @@
-//! The lock of a store of leases, its doorbell, and the rival who takes it.
-
 use trafficcop::Instant;
 use trafficcop_core::{Bell, Event, Failure, Grant, HolderInfo, Ring, State, TaskResult};
 
 use super::{BEGIN, Call, Due, Id, Kind, RIVAL, Reply, World};
 use crate::alone::plan::ms;
 
-/// The lock as its store has it.
 pub(crate) struct Lock {
     pub(crate) holder: Id,
     pub(crate) until: Instant,
@@ -44,7 +41,6 @@ impl World {
         lease.map_or(Instant::FOREVER, |lease| self.now + (lease - lease / 50))
     }
 
-    /// Whether the task was done, by this instance or by another.
     fn is_done(&self) -> bool {
         let by_another = self.plan.done_by_another;
         self.lock.over || by_another.is_some_and(|at| self.now >= BEGIN + at)
@@ -137,7 +133,6 @@ impl World {
         }
     }
 
-    /// Returns the rival's bell, which is new with each tenure.
     pub(super) fn bell(&self) -> Option<Bell> {
         let nonce = u128::from(self.lock.token);
         self.plan.bell.map(|ip| Bell {
@@ -152,7 +147,7 @@ impl World {
         self.rung < 400 && matches!(state, State::Standby | State::Acquiring)
     }
 
-    /// Rings at any time; the instance must know whether it listens.
+    /// Rings at any time: the instance must know whether it listens.
     pub(super) fn rings(&mut self, ring: Ring) {
         let before = *self.tenure.state();
         self.hear_a_ring(ring);
@@ -170,7 +165,6 @@ impl World {
         self.arm();
     }
 
-    /// Lets the rival take the lock, drain, and release it.
     pub(super) fn rival(&mut self) {
         if self.lock.holder != RIVAL {
             if self.rests {
@@ -203,7 +197,6 @@ impl World {
         self.due(drains, Due::Rival);
     }
 
-    /// Wakes the waiter of a lock that is free.
     pub(super) fn listens(&mut self) {
         let free = !self.lock.keeps_out(self.now) && self.call.is_none();
         if self.plan.wakes && free && !self.freed_planned && self.tenure.listens() {

@@ -1,7 +1,5 @@
-//! Access: tokens put to `$cbs`; shared access signatures are recomputed from the key.
-//!
-//! The signature is really checked, so that a client that signs wrongly fails here as it would at
-//! the real service.
+//! Tokens put to `$cbs`. Signatures are recomputed from the key, so that a client that signs
+//! wrongly fails as it would at the real service.
 
 use std::time::{Duration, Instant};
 
@@ -15,9 +13,9 @@ pub struct Access {
     pub key_name: String,
     /// The shared key.
     pub key: String,
-    /// The only accepted bearer token (of Entra); if `None`, any that is not empty.
+    /// The only accepted bearer token (of Entra); `None`: any that is not empty.
     pub bearer: Option<String>,
-    /// Whether a link needs a token for its entity. Otherwise every client may attach everything.
+    /// Whether a link needs a token for its entity.
     pub required: bool,
     /// Delay of the clock that judges tokens: they are accepted for this long after their end.
     pub behind: Duration,
@@ -35,7 +33,6 @@ impl Default for Access {
     }
 }
 
-/// An accepted token: its path, and its end.
 #[derive(Debug)]
 pub(crate) struct Granted {
     /// Path that it is for, with everything below.
@@ -49,7 +46,6 @@ impl Granted {
     }
 }
 
-/// Whether `address` is `path` or below it.
 fn below(address: &str, path: &str) -> bool {
     match address.strip_prefix(path) {
         Some(rest) => path.is_empty() || rest.is_empty() || rest.starts_with('/'),
@@ -58,8 +54,7 @@ fn below(address: &str, path: &str) -> bool {
 }
 
 impl Access {
-    /// Makes a signature for this resource (percent-encoded) that ends at `expiry`, in seconds
-    /// since 1970.
+    /// Signs a percent-encoded resource until `expiry`, in seconds since 1970.
     #[must_use]
     pub fn sign(&self, resource: &str, expiry: i64) -> String {
         let signature = base64(&hmac(
@@ -86,7 +81,7 @@ impl Access {
         now: Instant,
     ) -> Result<Granted, String> {
         let path = path_of(audience);
-        // Microsoft's Python client calls a shared access signature `jwt`, too.
+        // Microsoft's Python client calls an SAS `jwt`, too.
         if !matches!(kind, "servicebus.windows.net:sastoken" | "jwt") {
             return Err(format!("InvalidTokenType: '{kind}' is no type of a token."));
         }
@@ -143,7 +138,6 @@ impl Access {
     }
 }
 
-/// Decodes percent-encoding; invalid codes stay as they are.
 fn unescape(text: &str) -> String {
     let mut bytes = Vec::new();
     let mut rest = text.as_bytes();
@@ -191,7 +185,7 @@ mod tests {
 
     const SAS: &str = "servicebus.windows.net:sastoken";
 
-    /// The expected value was computed with openssl's HMAC-SHA-256.
+    /// The value is from openssl's HMAC-SHA-256.
     #[test]
     fn a_signature_is_what_another_implementation_computes() {
         let text = b"sb%3a%2f%2flocalhost%2fjobs\n1900000000";

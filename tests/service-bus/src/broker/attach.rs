@@ -1,4 +1,4 @@
-//! Attaching and detaching links: admission, refusals, and links that are detached by force.
+//! Attaching and detaching links.
 
 use crate::codec::Value;
 use crate::codec::performative::{Attach, Detach, Performative};
@@ -12,7 +12,6 @@ use super::session::{CREDIT, In, Link, LinkEnd, Out};
 use super::sessions::SESSION_FILTER;
 
 impl Engine {
-    /// Handles a client's attach.
     pub(crate) fn attach(&mut self, id: u64, channel: u16, attach: Attach) {
         let connection = self.connections.get(&id);
         let session = connection.and_then(|connection| connection.sessions.get(&channel));
@@ -52,7 +51,6 @@ impl Engine {
         });
     }
 
-    /// Returns why a link is refused, if it is.
     fn may_attach(&self, id: u64, node: &Node, attach: &Attach) -> Result<(), AmqpError> {
         let Some(place) = node.place() else {
             return Ok(());
@@ -95,7 +93,6 @@ impl Engine {
         }
     }
 
-    /// Checks that a token covers this place.
     pub(crate) fn may_use(&self, id: u64, place: &Place) -> Result<(), AmqpError> {
         let address = place.address();
         let granted = self.connections.get(&id).is_some_and(|connection| {
@@ -197,7 +194,6 @@ impl Engine {
         }
     }
 
-    /// Handles a client's detach, or its answer to the broker's.
     pub(crate) fn detached(&mut self, id: u64, channel: u16, detach: &Detach) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -205,7 +201,7 @@ impl Engine {
         let Some(session) = connection.sessions.get_mut(&channel) else {
             return;
         };
-        // Locks outlive their link; dispositions on it have no effect later.
+        // Locks outlive their link; later dispositions on it have no effect.
         session
             .unsettled
             .retain(|_, unsettled| unsettled.handle != detach.handle);
@@ -251,7 +247,6 @@ impl Engine {
         self.free_link(id, channel, handle);
     }
 
-    /// Detaches all links whose node `which` selects.
     pub(crate) fn detach_where(
         &mut self,
         which: impl Fn(&Engine, u64, &Link) -> bool,
@@ -272,7 +267,6 @@ impl Engine {
         }
     }
 
-    /// Detaches the links that were idle for too long.
     pub(crate) fn detach_idle(&mut self, id: u64) {
         let (now, idle) = (self.now, self.settings.idle_detach);
         let error = AmqpError::new(
@@ -285,7 +279,6 @@ impl Engine {
         self.detach_where(|_, of, link| of == id && now >= link.active + idle, &error);
     }
 
-    /// Detaches the links whose token has expired.
     pub(crate) fn detach_unauthorized(&mut self, id: u64) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -312,13 +305,13 @@ impl Engine {
     }
 }
 
-/// Returns the session that a receiver requests, by name or the next, if it requests one.
+/// Returns the session that a receiver requests, by name or the next.
 fn wanted_session(node: &Node, attach: &Attach) -> Option<Option<String>> {
     if !attach.receiver || !matches!(node, Node::Entity(_)) {
         return None;
     }
     let filter = Attach::filter(&attach.source)?.get(SESSION_FILTER)?;
-    // Microsoft's clients send a described value; its descriptor says nothing more.
+    // Microsoft's clients send a described value; the descriptor adds nothing.
     let name = match filter {
         Value::Described(_, name) => name,
         name => name,

@@ -1,4 +1,4 @@
-//! One connection: SASL, opening, sessions, closing, and what it holds back while it is frozen.
+//! One connection: SASL, opening, sessions, closing, freezing.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::{Duration, Instant};
@@ -13,14 +13,12 @@ use super::faults::On;
 use super::session::Session;
 use super::wire::{self, Line};
 
-/// Mechanisms that the real service offers. Clients authenticate later, with `$cbs`.
+/// Mechanisms of the real service. Clients authenticate later, with `$cbs`.
 const MECHANISMS: [&str; 4] = ["MSSBCBS", "PLAIN", "ANONYMOUS", "EXTERNAL"];
-/// Highest channel, as in the real service.
 const CHANNEL_MAX: u16 = 4999;
-/// Time for a client to hang up after the connection was closed.
+/// Time to hang up after the close.
 const LINGER: Duration = Duration::from_secs(5);
 
-/// Progress of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stage {
     Start,
@@ -43,7 +41,7 @@ pub(crate) struct Connection {
     pub(crate) frozen: bool,
     pub(crate) held_in: VecDeque<Input>,
     pub(crate) held_out: Vec<Vec<u8>>,
-    /// Time of the last input from the peer.
+    /// Last input from the peer.
     pub(crate) heard: Instant,
     /// Largest frame that the peer accepts.
     pub(crate) max_frame: u32,
@@ -92,7 +90,6 @@ impl Connection {
         }
     }
 
-    /// Returns when this connection must be looked at again.
     pub(crate) fn next_deadline(&self, silence: Duration, idle: Duration) -> Option<Instant> {
         if self.frozen || self.stage != Stage::Open {
             return None;
@@ -153,7 +150,6 @@ impl Connection {
 }
 
 impl Engine {
-    /// Handles input of a connection.
     pub(crate) fn input(&mut self, id: u64, input: Input) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -223,7 +219,6 @@ impl Engine {
         }
     }
 
-    /// Answers with the right protocol header, and hangs up.
     fn wrong_header(&mut self, id: u64, right: [u8; 8]) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.write(right.to_vec());
@@ -235,7 +230,7 @@ impl Engine {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
         };
-        // PLAIN would need the key here; the clients that matter put a token to `$cbs`.
+        // PLAIN would need the key here; clients put a token to `$cbs`.
         let good = mechanism != "PLAIN" && MECHANISMS.contains(&mechanism);
         let outcome = Performative::SaslOutcome(u8::from(!good));
         connection.write(frame::encode(true, 0, &outcome, &[]));
@@ -262,7 +257,7 @@ impl Engine {
                 if let Some(connection) = engine.connections.get_mut(&id) {
                     connection.opened(&open, now);
                 }
-                // Input that came meanwhile is handled after this answer.
+                // Input that came meanwhile follows this answer.
                 engine.later(Duration::ZERO, Box::new(move |engine| engine.resume(id)));
                 vec![Answer::Frame(0, ours)]
             }),
@@ -318,7 +313,6 @@ impl Engine {
         self.finish(id);
     }
 
-    /// Hangs up after everything written.
     fn finish(&mut self, id: u64) {
         if let Some(connection) = self.connections.get_mut(&id) {
             connection.stage = Stage::Closed;
@@ -360,7 +354,7 @@ impl Engine {
                 connection.send(channel, &Performative::End(None));
                 self.free_sessions(|it| it.connection == id && it.channel == channel);
             }
-            // Sent before the client saw the end of the session.
+            // Sent before the client saw the session's end.
             _ if connection
                 .sessions
                 .get(&channel)

@@ -1,5 +1,4 @@
-//! The test's interface: it makes queues, puts messages, looks at everything, waits for events, and
-//! causes faults.
+//! The test's interface: queues, messages, views, waiting, faults.
 
 use std::fmt;
 use std::io;
@@ -42,18 +41,18 @@ impl fmt::Debug for Broker {
 /// A message in a queue.
 #[derive(Clone, Debug)]
 pub struct Waiting {
-    /// Number in the queue, which dead letters keep.
+    /// Number, which dead letters keep.
     pub sequence: u64,
     /// The message as sent; dead letters have their reason in the application properties.
     pub message: Message,
     /// Number of failed deliveries.
     pub failed: u32,
-    /// State of the message in the queue.
+    /// State in the queue.
     pub state: State,
 }
 
 impl Waiting {
-    /// Returns the reason and the description of a dead letter.
+    /// Returns a dead letter's reason and description.
     #[must_use]
     pub fn dead_letter(&self) -> (Option<String>, Option<String>) {
         let marks = self.message.application_properties();
@@ -67,7 +66,7 @@ impl Waiting {
 pub struct View<'a>(&'a Engine);
 
 impl View<'_> {
-    /// Returns all events so far.
+    /// Returns all events.
     #[must_use]
     pub fn journal(&self) -> &[Entry] {
         &self.0.journal
@@ -79,8 +78,7 @@ impl View<'_> {
         self.0.connections.len()
     }
 
-    /// Returns the messages of a queue, a subscription or a dead-letter queue; none if it does not
-    /// exist.
+    /// Returns the messages at an address; none if it does not exist.
     #[must_use]
     pub fn messages(&self, address: &str) -> Vec<Waiting> {
         let place = Place::parse(address);
@@ -97,7 +95,7 @@ impl View<'_> {
         .collect()
     }
 
-    /// Returns the credit of all receivers of a queue, a subscription or a dead-letter queue.
+    /// Returns the credit of all receivers.
     #[must_use]
     pub fn credit(&self, address: &str) -> u32 {
         let node = Node::Entity(Place::parse(address));
@@ -111,7 +109,7 @@ impl View<'_> {
         credit.sum()
     }
 
-    /// Whether this session of a queue is locked.
+    /// Whether this session is locked.
     #[must_use]
     pub fn is_held(&self, address: &str, session: &str) -> bool {
         let place = Place::parse(address);
@@ -120,7 +118,7 @@ impl View<'_> {
         session.is_some_and(|session| session.holder.is_some())
     }
 
-    /// Returns the state of a session, if it has one.
+    /// Returns a session's state.
     #[must_use]
     pub fn session_state(&self, address: &str, session: &str) -> Option<Vec<u8>> {
         let entity = self.0.namespace.entity(&Place::parse(address))?;
@@ -178,14 +176,13 @@ impl Broker {
         })
     }
 
-    /// Returns the address of its port.
+    /// Returns its address.
     #[must_use]
     pub fn address(&self) -> SocketAddr {
         self.address
     }
 
-    /// Returns a connection string for Microsoft's clients; plain TCP is marked as for Microsoft's
-    /// emulator.
+    /// Returns a connection string; plain TCP is marked as for Microsoft's emulator.
     #[must_use]
     pub fn connection_string(&self) -> String {
         let (host, emulator) = if self.tls {
@@ -201,7 +198,7 @@ impl Broker {
         )
     }
 
-    /// Runs a closure in the engine and waits for its result.
+    /// Runs a closure in the engine.
     fn ask<T: Send + 'static>(&self, wish: impl FnOnce(&mut Engine) -> T + Send + 'static) -> T {
         let (answer, answered) = channel();
         let wish = move |engine: &mut Engine| {
@@ -219,8 +216,7 @@ impl Broker {
         self.ask(move |engine| look(View(engine)))
     }
 
-    /// Looks at every moment from now on until `look` finds something; returns `None` if that takes
-    /// too long.
+    /// Looks at every moment until `look` finds something; `None` if that takes too long.
     pub fn wait<T: Send + 'static>(
         &self,
         limit: Duration,
@@ -237,7 +233,7 @@ impl Broker {
                 let found = look(View(engine));
                 let done = found.is_some();
                 if let Some(found) = found {
-                    // The caller may have given up just now.
+                    // The caller may have given up.
                     let _received = seen.send(found);
                 }
                 done
@@ -248,8 +244,8 @@ impl Broker {
         found
     }
 
-    /// Makes a queue, or a subscription under the address `TOPIC/Subscriptions/NAME` together with
-    /// its topic. An existing one gets the settings and keeps its messages.
+    /// Makes a queue, or `TOPIC/Subscriptions/NAME` with its topic. An existing one gets the
+    /// settings and keeps its messages.
     pub fn create(&self, address: &str, settings: QueueSettings) {
         let name = path_of(address);
         self.ask(move |engine| {
@@ -270,7 +266,7 @@ impl Broker {
         });
     }
 
-    /// Disables a queue and detaches its links, or enables it again.
+    /// Disables a queue and detaches its links, or enables it.
     pub fn disable(&self, address: &str, disabled: bool) {
         let name = path_of(address);
         self.ask(move |engine| {
@@ -284,7 +280,7 @@ impl Broker {
         }
     }
 
-    /// Deletes a queue with its messages, and detaches its links.
+    /// Deletes a queue, and detaches its links.
     pub fn delete(&self, address: &str) {
         let name = path_of(address);
         self.ask(move |engine| engine.namespace.entities.remove(&name));
@@ -295,7 +291,7 @@ impl Broker {
         );
     }
 
-    /// Puts a message into a queue, or into all subscriptions of a topic.
+    /// Puts a message into a queue or a topic.
     pub fn put(&self, address: &str, message: Message) {
         let name = path_of(address);
         self.ask(move |engine| {
@@ -305,7 +301,7 @@ impl Broker {
         });
     }
 
-    /// Forgets all events so far, for long runs that measure memory.
+    /// Forgets all events, for long runs that measure memory.
     pub fn forget(&self) {
         self.ask(|engine| engine.journal = Vec::new());
     }
@@ -320,8 +316,8 @@ impl Broker {
         self.ask(|engine| engine.faults.clear());
     }
 
-    /// Sets the broker's wall clock this many milliseconds ahead of the client's, in every
-    /// locked-until from now on. The length of the locks does not change.
+    /// Sets the broker's wall clock ahead, in every locked-until from now on. The length of the
+    /// locks does not change.
     pub fn skew(&self, millis: i64) {
         self.ask(move |engine| engine.skew = millis);
     }
@@ -334,13 +330,13 @@ impl Broker {
         });
     }
 
-    /// Sets whether every new connection is closed at once.
+    /// Sets whether new connections are closed at once.
     pub fn refuse_connections(&self, refuse: bool) {
         self.ask(move |engine| engine.refusing = refuse);
     }
 
-    /// Freezes all connections, present and new: no reads, writes or deliveries, while time passes.
-    /// It is as if the broker were stopped, or the network dropped everything.
+    /// Freezes all connections, present and new, while time passes: as if the broker were stopped,
+    /// or the network dropped everything.
     pub fn freeze(&self) {
         self.ask(|engine| {
             engine.freezing = true;
@@ -358,7 +354,7 @@ impl Broker {
         });
     }
 
-    /// Detaches all links of a queue (and of its `$management`) by force.
+    /// Detaches a queue's links (and its `$management`'s) by force.
     pub fn detach(&self, address: &str, condition: &str, text: &str) {
         let place = Place::parse(address);
         let error = AmqpError::new(condition, text);
@@ -367,7 +363,7 @@ impl Broker {
         });
     }
 
-    /// Ends all locks of a queue as expired; returns how many there were.
+    /// Ends all locks of a queue as expired; returns how many.
     pub fn lose_locks(&self, address: &str) -> usize {
         let place = Place::parse(address);
         self.ask(move |engine| {
@@ -392,7 +388,7 @@ impl Broker {
 }
 
 impl Broker {
-    /// Ends the locks of all sessions of a queue as expired; returns how many there were.
+    /// Ends all session locks of a queue as expired; returns how many.
     pub fn lose_sessions(&self, address: &str) -> usize {
         let place = Place::parse(address);
         self.ask(move |engine| {
@@ -404,7 +400,7 @@ impl Broker {
         })
     }
 
-    /// Detaches by force all links with a session of this queue; returns how many there were.
+    /// Detaches by force all links with a session; returns how many.
     pub fn detach_sessions(&self, address: &str) -> usize {
         let place = Place::parse(address);
         let error = AmqpError::new("amqp:link:detach-forced", "The link is force detached.");
@@ -423,9 +419,9 @@ impl Broker {
 impl Drop for Broker {
     fn drop(&mut self) {
         self.stop.store(true, Ordering::SeqCst);
-        // The engine may have ended, after a panic that is reported below.
+        // The engine may have panicked, which is reported below.
         let _gone = self.engine.send(engine::Message::Stop);
-        // Wakes the accepting thread. If this fails, it is awake.
+        // Wakes the accepting thread. A failure means that it is awake.
         let _awake = TcpStream::connect(self.address);
         for thread in self.threads.drain(..) {
             let panicked = thread.join().is_err();

@@ -1,8 +1,8 @@
 //! The one thread that owns everything: connections, messages, faults, the journal, and the time.
 //!
 //! It takes one input after another (an accepted connection, a frame, a wish of the test), changes
-//! the state, delivers what can be delivered, and sleeps until the next input or deadline. Nothing
-//! is shared or locked, so a test sees one consistent moment.
+//! the state, delivers what it can, and sleeps until the next input or deadline. Nothing is shared
+//! or locked, so a test sees one consistent moment.
 
 use std::collections::BTreeMap;
 use std::fmt;
@@ -22,7 +22,6 @@ use super::namespace::{Namespace, Node};
 use super::sessions::Accepting;
 use super::wire::Line;
 
-/// An input of the engine.
 pub(crate) enum Message {
     Accepted(u64, Line),
     Input(u64, Input),
@@ -33,19 +32,16 @@ pub(crate) enum Message {
 }
 
 pub(crate) type Wish = Box<dyn FnOnce(&mut Engine) + Send>;
-/// A closure that looks at every state, until it returns true.
+/// Looks at every state, until it returns true.
 pub(crate) type Watcher = Box<dyn FnMut(&Engine) -> bool + Send>;
 pub(crate) type Work = Box<dyn FnOnce(&mut Engine) -> Vec<Answer> + Send>;
 
 #[derive(Clone, Debug)]
 pub(crate) enum Answer {
-    /// A frame.
     Frame(u16, Performative),
-    /// A message on a receiving link of `$cbs` or `$management`.
     Reply {
         channel: u16,
         node: Node,
-        /// Target address of the link.
         to: Option<String>,
         message: crate::codec::Message,
     },
@@ -56,13 +52,12 @@ pub(crate) struct Request {
     pub(crate) connection: u64,
     pub(crate) on: On,
     pub(crate) address: String,
-    /// Channel and handle of the link on which it came.
+    /// Channel and handle it came on.
     pub(crate) link: Option<(u16, u32)>,
     pub(crate) work: Work,
     pub(crate) refuse: Box<dyn FnOnce(u16, AmqpError) -> Vec<Answer> + Send>,
 }
 
-/// The engine; see the module's text.
 pub(crate) struct Engine {
     pub(crate) settings: Settings,
     pub(crate) now: Instant,
@@ -72,11 +67,8 @@ pub(crate) struct Engine {
     pub(crate) journal: Vec<Entry>,
     /// Milliseconds added to every locked-until that clients see.
     pub(crate) skew: i64,
-    /// Whether new connections are closed at once.
     pub(crate) refusing: bool,
-    /// Whether new connections are frozen at once.
     pub(crate) freezing: bool,
-    /// Receivers that wait for a session.
     pub(crate) waiting: Vec<Accepting>,
     timers: BTreeMap<(Instant, u64), Wish>,
     timers_made: u64,
@@ -141,7 +133,6 @@ impl Engine {
         });
     }
 
-    /// Schedules a closure.
     pub(crate) fn later(&mut self, after: Duration, wish: Wish) {
         self.timers_made += 1;
         self.timers
@@ -197,7 +188,7 @@ impl Engine {
         }
     }
 
-    /// Continues a connection with what was held back, in order.
+    /// Continues with what was held back, in order.
     pub(crate) fn thaw(&mut self, id: u64) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;
@@ -212,7 +203,6 @@ impl Engine {
         }
     }
 
-    /// Does everything that is due.
     fn tick(&mut self) {
         self.now = Instant::now();
         for event in self.namespace.expire(self.now) {
@@ -272,7 +262,7 @@ impl Engine {
             .unwrap_or(self.now)
     }
 
-    /// Carries out a client's request, unless a fault applies.
+    /// Carries it out, unless a fault applies.
     pub(crate) fn play(&mut self, request: Request) {
         let Request {
             connection: id,
@@ -354,7 +344,7 @@ impl Engine {
         }
     }
 
-    /// Sends answers, followed by those that were held back for them.
+    /// Sends answers, then those held back for them.
     fn answer(&mut self, id: u64, answers: Vec<Answer>) {
         let Some(connection) = self.connections.get_mut(&id) else {
             return;

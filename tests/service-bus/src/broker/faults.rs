@@ -1,26 +1,26 @@
-//! Faults on demand: tests add faults, and the broker applies each to the next matching request or
-//! frame, in the order of their addition.
+//! Faults on demand: the broker applies each to the next matching request or frame, in the order of
+//! their addition.
 
 use std::time::Duration;
 
 /// Occasion of a fault.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum On {
-    /// The opening of a connection.
+    /// Opening of a connection.
     Open,
-    /// The beginning of a session.
+    /// Beginning of a session.
     Begin,
-    /// A token put to `$cbs`.
+    /// Token put to `$cbs`.
     PutToken,
-    /// The attaching of a link.
+    /// Attaching of a link.
     Attach,
-    /// A message sent to a queue.
+    /// Message sent to a queue.
     Send,
-    /// A delivery of a message; acts: `Cut`, `CutAfter` and `Detach`.
+    /// Delivery; acts: `Cut`, `CutAfter` and `Detach`.
     Deliver,
-    /// A drain of a link; acts: `Ignore`.
+    /// Drain of a link; acts: `Ignore`.
     Drain,
-    /// A disposition on a link.
+    /// Disposition on a link.
     Settle,
     /// `com.microsoft:renew-lock`
     RenewLock,
@@ -30,11 +30,11 @@ pub enum On {
     RenewSession,
     /// `com.microsoft:set-session-state`
     SetState,
-    /// Any other request to `$management`.
+    /// Other request to `$management`.
     OtherRequest,
 }
 
-/// Act of a fault. Each says whether the request is done, and how it is answered.
+/// Act of a fault: whether the request is done, and how it is answered.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Act {
     /// Not done; refused with this error.
@@ -56,23 +56,23 @@ pub enum Act {
     Hold(Duration),
     /// Done, and answered twice.
     Duplicate,
-    /// Done, and answered after the next answer on this connection: a client that pairs answers
-    /// with requests by order is off by one.
+    /// Done, and answered after the next answer: a client that pairs answers by order is off by
+    /// one.
     Shift,
-    /// Done, and answered without the request's id (of answers to requests only).
+    /// Done, and answered without the request's id.
     Uncorrelated,
     /// Not done; the connection is cut.
     Cut,
     /// Done; the connection is cut instead of an answer.
     CutAfter,
-    /// Not done (a delivery is done); the link is detached by force.
+    /// Not done (a delivery is); the link is detached by force.
     Detach {
         /// Condition, such as `amqp:link:detach-forced`.
         condition: String,
     },
     /// Done; the connection is frozen before the answer.
     Freeze,
-    /// Done; these bytes are sent instead of the answer (not of a delivery).
+    /// Done; these bytes replace the answer (not of a delivery).
     Bytes(Vec<u8>),
 }
 
@@ -133,21 +133,21 @@ impl Fault {
         }
     }
 
-    /// Limits the fault to this queue.
+    /// Limits it to this queue.
     #[must_use]
     pub fn at(mut self, address: &str) -> Self {
         self.address = Some(address.to_ascii_lowercase());
         self
     }
 
-    /// Skips this many occasions first.
+    /// Skips this many occasions.
     #[must_use]
     pub fn after(mut self, occasions: u32) -> Self {
         self.skip = occasions;
         self
     }
 
-    /// Repeats the fault this many times; `u32::MAX` for ever.
+    /// Repeats it; `u32::MAX` for ever.
     #[must_use]
     pub fn times(mut self, times: u32) -> Self {
         self.times = times;
@@ -167,7 +167,6 @@ impl Faults {
         self.0.clear();
     }
 
-    /// Returns the act for this occasion, if a fault applies.
     pub(crate) fn next(&mut self, on: On, address: &str) -> Option<Act> {
         let mut found = None;
         for fault in &mut self.0 {

@@ -1,4 +1,4 @@
-//! The journal: all events in order, by which tests judge.
+//! All events in order, by which tests judge.
 
 use std::time::Instant;
 
@@ -9,7 +9,7 @@ use super::faults::{Act, On};
 /// An event with its time.
 #[derive(Clone, Debug)]
 pub struct Entry {
-    /// Time on the monotonic clock of this process.
+    /// Time on this process's monotonic clock.
     pub at: Instant,
     /// The event.
     pub event: Event,
@@ -24,7 +24,7 @@ pub enum Outcome {
     Abandon,
     /// Back in the queue, with no attempt counted.
     Release,
-    /// Kept for a receiver that requests it by its number.
+    /// Kept for a request by its number.
     Defer,
     /// Moved to the dead-letter queue.
     DeadLetter {
@@ -38,13 +38,13 @@ pub enum Outcome {
 /// Way in which a message was settled.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Way {
-    /// A disposition on the link that delivered it.
+    /// Disposition on the delivering link.
     Link,
-    /// A request to `$management`.
+    /// Request to `$management`.
     Management,
 }
 
-/// An event. Addresses are those of queues in lower case, such as `jobs/$deadletterqueue`.
+/// An event. Addresses are in lower case, such as `jobs/$deadletterqueue`.
 #[derive(Clone, Debug, PartialEq)]
 #[expect(missing_docs, reason = "the names of the fields say it")]
 pub enum Event {
@@ -52,7 +52,7 @@ pub enum Event {
     Connected { connection: u64 },
     /// A connection ended, on either side.
     Disconnected { connection: u64 },
-    /// The peer sent something that is not AMQP.
+    /// The peer sent no AMQP.
     Malformed { connection: u64, what: String },
     /// A token was put and answered.
     TokenPut { audience: String, status: u16 },
@@ -60,7 +60,7 @@ pub enum Event {
     Attached { address: String, receiver: bool },
     /// A link was refused.
     AttachRefused { address: String, condition: String },
-    /// A link was detached by the broker (with a condition) or by the client.
+    /// A link was detached by the broker (with a condition) or the client.
     Detached {
         address: String,
         condition: Option<String>,
@@ -69,7 +69,7 @@ pub enum Event {
     Drained { address: String },
     /// A message came into a queue.
     Enqueued { address: String, sequence: u64 },
-    /// A message was delivered to a receiver; earlier failed attempts are counted.
+    /// A message was delivered; earlier failed attempts are counted.
     Delivered {
         address: String,
         sequence: u64,
@@ -101,7 +101,7 @@ pub enum Event {
         outcome: Outcome,
         way: Way,
     },
-    /// The lock of a message ended unsettled.
+    /// A message's lock ended unsettled.
     LockExpired {
         address: String,
         sequence: u64,
@@ -117,7 +117,7 @@ pub enum Event {
     SessionAccepted { address: String, session: String },
     /// The lock of a session was renewed.
     SessionRenewed { address: String, session: String },
-    /// The lock of a session ended, with its link or at its time.
+    /// A session's lock ended, with its link or at its time.
     SessionFreed {
         address: String,
         session: String,

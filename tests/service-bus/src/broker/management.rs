@@ -9,10 +9,8 @@ use super::namespace::{Place, not_found};
 use super::store::State;
 use super::{LOCK_LOST, LOCK_LOST_TEXT};
 
-/// Largest number of messages in the answer to a peek.
 const MOST_PEEKED: u64 = 250;
 
-/// The answer to a request.
 pub(crate) struct Response {
     status: u16,
     text: String,
@@ -60,7 +58,6 @@ impl Response {
 }
 
 impl Engine {
-    /// Carries out a request.
     pub(crate) fn manage(
         &mut self,
         id: u64,
@@ -204,7 +201,7 @@ impl Engine {
         ) else {
             return Response::bad("'sequence-numbers' must be an array of long.");
         };
-        // All or none, as with settling.
+        // All or none here, too.
         let missing = numbers.iter().find(|sequence| {
             let shelf = self
                 .namespace
@@ -225,7 +222,7 @@ impl Engine {
                 let token = shelf.lock_deferred(sequence, now, lock)?;
                 Some((token, shelf.get(sequence)?.clone()))
             });
-            // Requested twice in one request.
+            // Twice in one request.
             let Some((token, stored)) = taken else {
                 continue;
             };
@@ -245,7 +242,7 @@ impl Engine {
     }
 }
 
-/// Returns the lock tokens of a request, in the byte order of RFC 4122 like an AMQP `uuid`.
+/// Returns the lock tokens of a request, in the byte order of an AMQP `uuid` (RFC 4122).
 fn lock_tokens(body: &Value) -> Option<Vec<Guid>> {
     let tokens = body.get("lock-tokens")?.elements()?.iter();
     tokens

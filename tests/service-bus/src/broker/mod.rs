@@ -1,11 +1,10 @@
 //! The broker: one engine thread that owns all state, and threads that only read and write sockets.
 //!
-//! The modules, in the direction of the data: [`wire`] cuts frames out of sockets, [`engine`] takes
-//! them one by one, [`connection`] and [`session`] speak the protocol, [`attach`] admits links,
-//! [`settle`] delivers messages and takes dispositions, [`sessions`] locks sessions, [`requests`]
-//! reads the clients' messages ([`access`] judges tokens, [`management`] carries out requests),
-//! [`namespace`] and [`store`] hold the messages, [`faults`] has the faults, [`journal`] the
-//! events. [`control`] is the test's interface.
+//! In the direction of the data: [`wire`] cuts frames out of sockets, [`engine`] takes them one by
+//! one, [`connection`] and [`session`] speak the protocol, [`attach`] admits links, [`settle`]
+//! delivers messages and takes dispositions, [`sessions`] locks sessions, [`requests`] reads the
+//! clients' messages ([`access`] judges tokens, [`management`] carries out requests), [`namespace`]
+//! and [`store`] hold the messages. [`control`] is the test's interface.
 
 mod access;
 mod attach;
@@ -37,11 +36,11 @@ pub use store::{Counts, State};
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError};
 
-/// Condition of a request that is too late for a session.
+/// Answer to what is too late for a session.
 pub(crate) const SESSION_LOST: &str = "com.microsoft:session-lock-lost";
 pub(crate) const SESSION_LOST_TEXT: &str = "The session lock has expired on the session. Accept a \
     new one.";
-/// Condition of every other request that is too late.
+/// Condition of every other late request.
 pub const LOCK_LOST: &str = "com.microsoft:message-lock-lost";
 pub(crate) const LOCK_LOST_TEXT: &str = "The lock supplied is invalid. Either the lock expired, or \
     the message has already been removed from the queue.";

@@ -1,5 +1,5 @@
-//! The namespace: queues, topics and subscriptions, their addresses, and the fate of a message that
-//! is sent or settled, or whose lock ends.
+//! Queues, topics and subscriptions, their addresses, and the fate of a message that is sent or
+//! settled, or whose lock ends.
 
 use std::collections::BTreeMap;
 use std::time::{Duration, Instant, SystemTime, UNIX_EPOCH};
@@ -13,17 +13,15 @@ use super::store::{Shelf, State, Stored};
 /// Settings of a queue or a subscription.
 #[derive(Clone, Debug)]
 pub struct QueueSettings {
-    /// Time for which a message is locked.
+    /// Length of a lock.
     pub lock: Duration,
-    /// Number of failed deliveries after which a message is dead-lettered.
+    /// Failed deliveries after which a message is dead-lettered.
     pub max_delivery_count: u32,
-    /// Whether it has sessions: it admits only receivers of sessions, and every message must name
-    /// one.
+    /// Admits only receivers of sessions, and every message must name one.
     pub sessions: bool,
     /// Whether no link is admitted.
     pub disabled: bool,
-    /// Time until an abandoned message is available again. Messages after it are available
-    /// meanwhile.
+    /// Time until an abandoned message is available again; later messages are available meanwhile.
     pub abandon_takes: Duration,
 }
 
@@ -39,11 +37,10 @@ impl Default for QueueSettings {
     }
 }
 
-/// Target of an address.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Node {
     Cbs,
-    /// Requests about a queue, or about a topic.
+    /// About a queue or a topic.
     Management(Place),
     Entity(Place),
 }
@@ -77,7 +74,7 @@ impl Node {
     }
 }
 
-/// A queue (or a topic), or a queue's dead letters.
+/// A queue (or a topic), or its dead letters.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Place {
     pub(crate) entity: String,
@@ -105,7 +102,7 @@ impl Place {
     }
 }
 
-/// Returns the path of an address without scheme, host and outer slashes, in lower case.
+/// Returns the path without scheme, host and outer slashes, in lower case.
 pub(crate) fn path_of(address: &str) -> String {
     let path = match address.split_once("://") {
         Some((_, rest)) => rest.split_once('/').map_or("", |(_, path)| path),
@@ -122,7 +119,7 @@ pub(crate) struct Entity {
     pub(crate) subscriptions: Option<Vec<String>>,
     main: Shelf,
     dead: Shelf,
-    /// Sessions that are locked or have a state, with messages or without.
+    /// Locked or with a state, with messages or without.
     pub(crate) sessions: BTreeMap<String, Session>,
     next_sequence: u64,
 }
@@ -150,7 +147,6 @@ impl Entity {
 
 #[derive(Debug, Default)]
 pub(crate) struct Session {
-    /// The lock's holder.
     pub(crate) holder: Option<Holder>,
     pub(crate) state: Option<Vec<u8>>,
 }
@@ -164,7 +160,6 @@ pub(crate) struct Holder {
     pub(crate) until: Instant,
 }
 
-/// All entities, by lower-case path.
 #[derive(Debug, Default)]
 pub(crate) struct Namespace {
     pub(crate) entities: BTreeMap<String, Entity>,
@@ -179,7 +174,6 @@ impl Namespace {
         Some(self.entities.get_mut(&place.entity)?.shelf_mut(place.dead))
     }
 
-    /// Puts a message into a queue, or into each subscription of a topic.
     pub(crate) fn enqueue(&mut self, entity: &str, message: &Message) -> Vec<Event> {
         let targets = match self
             .entities
@@ -214,7 +208,7 @@ impl Namespace {
         events
     }
 
-    /// Ends a lock with this outcome; returns the sequence number, and further events.
+    /// Returns the sequence number, and further events.
     pub(crate) fn settle(
         &mut self,
         place: &Place,
@@ -269,7 +263,6 @@ impl Namespace {
         events
     }
 
-    /// Ends a lock as expired.
     pub(crate) fn lose(&mut self, place: &Place, token: Guid) -> Vec<Event> {
         match self.entities.get_mut(&place.entity) {
             Some(entity) => entity.lose(place, token),
@@ -309,8 +302,8 @@ impl Entity {
         events
     }
 
-    /// Ends the lock of a session. Messages locked under it return unchanged, or with a failed
-    /// attempt if the lock had expired.
+    /// Ends a session's lock. Messages locked under it return unchanged, or with a failed attempt
+    /// if it had expired.
     pub(crate) fn free(&mut self, place: &Place, session: &str, over: bool) -> Vec<Event> {
         if let Some(session) = self.sessions.get_mut(session) {
             session.holder = None;
@@ -373,14 +366,13 @@ fn session_of(message: &Message) -> Option<String> {
     message.property(10)?.text().map(str::to_owned)
 }
 
-/// Returns milliseconds since 1970, for people and for clients, never for a decision.
+/// Returns milliseconds since 1970, for people and clients, never for a decision.
 pub(crate) fn wall_millis() -> i64 {
     SystemTime::now()
         .duration_since(UNIX_EPOCH)
         .map_or(0, |since| since.as_millis() as i64)
 }
 
-/// Returns the error for a missing entity.
 pub(crate) fn not_found(address: &str) -> AmqpError {
     AmqpError::new(
         "amqp:not-found",

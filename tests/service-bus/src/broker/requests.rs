@@ -1,5 +1,4 @@
-//! Messages from clients: to a queue, to `$cbs`, to `$management`; and answers with their requests'
-//! identifiers.
+//! Messages from clients: to a queue, to `$cbs`, to `$management`.
 
 use crate::codec::performative::{Disposition, Performative};
 use crate::codec::state::{AmqpError, DeliveryState};
@@ -12,11 +11,10 @@ use super::management::Response;
 use super::namespace::{Node, Place, not_found, path_of};
 use super::session::{LinkEnd, Partial};
 
-/// Message format of a batch: each of its data sections is a message.
+/// Format of a batch: each data section is a message.
 const BATCH: u32 = 0x8001_3700;
 
 impl Engine {
-    /// Handles a complete message on a link.
     pub(crate) fn received(
         &mut self,
         id: u64,
@@ -196,7 +194,7 @@ impl Engine {
         });
     }
 
-    /// Marks the link that a request names as active.
+    /// Keeps the named link active.
     fn touch(&mut self, id: u64, name: &str) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -228,7 +226,7 @@ fn unpack(format: u32, bytes: &[u8]) -> Result<Vec<Message>, AmqpError> {
         .collect()
 }
 
-/// Addresses and correlates an answer as its request demands.
+/// Addresses and correlates an answer.
 fn reply_to(
     channel: u16,
     node: Node,

@@ -1,4 +1,4 @@
-//! One session: its windows, its links, and the transfers in both directions.
+//! One session: its windows, links and transfers.
 
 use std::collections::{BTreeMap, VecDeque};
 use std::time::Instant;
@@ -13,17 +13,16 @@ use super::faults::On;
 use super::namespace::Node;
 use super::settle::Unsettled;
 
-/// Number of transfers accepted before more are granted.
+/// Transfers accepted before more are granted.
 const WINDOW: u32 = 5000;
-/// Number of messages from a sender before more credit is granted.
+/// Messages from a sender before more credit.
 pub(crate) const CREDIT: u32 = 1000;
-/// Largest number of bytes in a frame besides the payload of a transfer.
+/// Bytes in a frame besides a transfer's payload, at most.
 const OVERHEAD: usize = 128;
 
 #[derive(Debug)]
 pub(crate) struct Session {
     pub(crate) links: BTreeMap<u32, Link>,
-    /// Deliveries that the client has not settled.
     pub(crate) unsettled: BTreeMap<u32, Unsettled>,
     /// Whether the broker has ended it, and the client does not know that yet.
     pub(crate) ended: bool,
@@ -32,7 +31,7 @@ pub(crate) struct Session {
     next_outgoing: u32,
     remote_window: u32,
     next_delivery: u32,
-    /// Transfers that wait for the client's window.
+    /// Waiting for the client's window.
     pending: VecDeque<(Transfer, Vec<u8>)>,
 }
 
@@ -41,19 +40,15 @@ pub(crate) struct Link {
     pub(crate) name: String,
     pub(crate) node: Node,
     pub(crate) end: LinkEnd,
-    /// Time of the last activity.
     pub(crate) active: Instant,
 }
 
 #[derive(Debug)]
 pub(crate) enum LinkEnd {
-    /// The client sends.
     In(In),
-    /// The client receives.
     Out(Out),
 }
 
-/// A link on which the client sends.
 #[derive(Debug, Default)]
 pub(crate) struct In {
     pub(crate) credit: u32,
@@ -61,7 +56,6 @@ pub(crate) struct In {
     pub(crate) partial: Option<Partial>,
 }
 
-/// An incomplete message.
 #[derive(Debug)]
 pub(crate) struct Partial {
     pub(crate) delivery: u32,
@@ -70,19 +64,17 @@ pub(crate) struct Partial {
     pub(crate) bytes: Vec<u8>,
 }
 
-/// A link on which the client receives.
 #[derive(Debug, Default)]
 pub(crate) struct Out {
     pub(crate) credit: u32,
     pub(crate) delivery_count: u32,
     pub(crate) drain: bool,
-    /// 0 unsettled, 1 settled, 2 mixed. On a queue 1 means that a delivered message is removed.
+    /// 0 unsettled, 1 settled, 2 mixed. On a queue, 1 removes a delivered message.
     pub(crate) settle_mode: u8,
-    /// Address of the target, by which replies find the link.
     pub(crate) target: Option<String>,
     /// Session whose messages it gets.
     pub(crate) of_session: Option<String>,
-    /// Replies that wait for credit.
+    /// Waiting for credit.
     pub(crate) outbox: VecDeque<Message>,
 }
 
@@ -119,7 +111,7 @@ impl Session {
         self.pending.clear();
     }
 
-    /// Returns the link for a node's replies: the one with this address, or else any.
+    /// Returns the link for a node's replies: with this address, or else any.
     pub(crate) fn reply_link(&mut self, node: &Node, to: Option<&str>) -> Option<&mut Out> {
         let mut outs: Vec<&mut Out> = self
             .links
@@ -139,7 +131,6 @@ impl Session {
         }
     }
 
-    /// Makes the session's part of a flow.
     fn flow(&self) -> Flow {
         Flow {
             next_incoming_id: Some(self.next_incoming),
@@ -168,7 +159,7 @@ impl Session {
         self.pending.is_empty() && self.remote_window > 0
     }
 
-    /// Splits a message into transfers and queues them; returns the delivery's number.
+    /// Splits a message into queued transfers; returns the delivery's number.
     pub(crate) fn deliver(
         &mut self,
         handle: u32,
@@ -213,7 +204,6 @@ impl Session {
 }
 
 impl Connection {
-    /// Sends as much as the client's windows allow.
     pub(crate) fn flush(&mut self, channel: u16) {
         let mut frames = Vec::new();
         if let Some(session) = self.sessions.get_mut(&channel) {
@@ -240,7 +230,6 @@ impl Connection {
 }
 
 impl Engine {
-    /// Handles a client's flow.
     pub(crate) fn flow(&mut self, id: u64, channel: u16, flow: &Flow) {
         let now = self.now;
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -261,7 +250,7 @@ impl Engine {
             return connection.flush(channel);
         };
         let Some(link) = session.links.get_mut(&handle) else {
-            // The flow may have been sent before the client saw the detach.
+            // Sent before the client saw the detach.
             return connection.flush(channel);
         };
         link.active = now;
@@ -281,7 +270,6 @@ impl Engine {
         connection.flush(channel);
     }
 
-    /// Handles a message, or a part of one, from the client.
     pub(crate) fn transfer(&mut self, id: u64, channel: u16, transfer: &Transfer, payload: &[u8]) {
         let (now, largest) = (self.now, self.settings.max_message_size);
         let Some(connection) = self.connections.get_mut(&id) else {
@@ -304,8 +292,7 @@ impl Engine {
             return;
         };
         let Some(link) = session.links.get_mut(&handle) else {
-            // Sent before the client saw the detach, or without an attach; the former is common,
-            // both are harmless.
+            // Sent before the client saw the detach, or without an attach; both are harmless.
             return;
         };
         link.active = now;

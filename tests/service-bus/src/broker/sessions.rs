@@ -1,10 +1,9 @@
 //! Sessions: their locks, the receivers that wait for them, and their states.
 //!
 //! A session is locked for the link that accepted it, for the queue's lock time, and again with
-//! each renewal. It is free at once when that link or its connection ends, for whatever reason:
-//! unsettled deliveries return then, and no attempt is counted. If the lock has expired, each
-//! counts as an attempt, and the link is detached. (Microsoft's table of delivery counts in
-//! sessions.)
+//! each renewal. It is free at once when that link ends, for whatever reason: unsettled deliveries
+//! return, and no attempt is counted. If the lock has expired, each counts as an attempt, and the
+//! link is detached. (Microsoft's table of delivery counts in sessions.)
 
 use std::time::{Duration, Instant};
 
@@ -19,12 +18,11 @@ use super::namespace::{Holder, Node, Place, Session};
 use super::{SESSION_LOST, SESSION_LOST_TEXT};
 
 pub(crate) const SESSION_FILTER: &str = "com.microsoft:session-filter";
-/// Default time for which a receiver waits for a session: the limit of the real service.
+/// Default wait of a receiver for a session: the limit of the real service.
 const PATIENCE: Duration = Duration::from_secs(65);
-/// Link property for that time, in milliseconds.
+/// Link property for that, in milliseconds.
 const TIMEOUT: &str = "com.microsoft:timeout";
 
-/// A receiver that waits for a session.
 #[derive(Debug)]
 pub(crate) struct Accepting {
     connection: u64,
@@ -35,7 +33,7 @@ pub(crate) struct Accepting {
 }
 
 impl Engine {
-    /// Handles a receiver's request for a session: this one, or the next.
+    /// Requests a session for a receiver: this one, or the next.
     pub(crate) fn accept(
         &mut self,
         id: u64,
@@ -64,7 +62,6 @@ impl Engine {
             attach,
             until: self.now + patience,
         });
-        // An available session is locked before the next event.
         self.give_sessions();
     }
 
@@ -74,7 +71,6 @@ impl Engine {
         session.is_none_or(|session| session.holder.is_none())
     }
 
-    /// Returns the free session with the oldest first message.
     fn next_session(&self, place: &Place) -> Option<String> {
         let entity = self.namespace.entity(place)?;
         let sessions = entity.shelf(place.dead).sessions();
@@ -82,7 +78,6 @@ impl Engine {
         free.min().map(|(_, session)| session.to_owned())
     }
 
-    /// Gives sessions to the waiting receivers, in order.
     pub(crate) fn give_sessions(&mut self) {
         let (now, mut at) = (self.now, 0);
         while let Some(waiting) = self.waiting.get(at) {
@@ -90,7 +85,7 @@ impl Engine {
             let Some(connection) =
                 connection.filter(|connection| connection.sessions.contains_key(&waiting.channel))
             else {
-                // The receiver's connection or session has ended.
+                // Its connection or session has ended.
                 self.waiting.remove(at);
                 continue;
             };
@@ -145,7 +140,6 @@ impl Engine {
         self.attached(id, channel, node, attach, Some((session, told)));
     }
 
-    /// Frees the session of a link that has ended.
     pub(crate) fn free_link(&mut self, id: u64, channel: u16, handle: u32) {
         self.free_sessions(|holder| {
             (holder.connection, holder.channel, holder.handle) == (id, channel, handle)
@@ -169,7 +163,6 @@ impl Engine {
         }
     }
 
-    /// Lists the locked sessions of a queue.
     pub(crate) fn held_sessions(&self, place: &Place) -> Vec<String> {
         let sessions = self.namespace.entity(place).map(|entity| &entity.sessions);
         let sessions = sessions.into_iter().flatten();
@@ -191,7 +184,6 @@ impl Engine {
         }
     }
 
-    /// Ends the lock of a session as expired.
     pub(crate) fn lose_session(&mut self, place: &Place, session: &str) {
         let Some(entity) = self.namespace.entities.get_mut(&place.entity) else {
             return;
@@ -212,7 +204,7 @@ impl Engine {
         );
     }
 
-    /// Returns the session that a request is about, if it comes from the holder.
+    /// Returns the session of a request, if that comes from its holder.
     fn requested(
         &mut self,
         id: u64,

@@ -1,30 +1,30 @@
-//! Settings of a broker as a whole; queues have their own.
+//! Settings of a broker as a whole.
 
 use std::time::Duration;
 
 use super::access::Access;
 
-/// Settings of a broker; the defaults are the real service's.
+/// Settings; the defaults are the real service's.
 #[derive(Clone, Debug)]
 pub struct Settings {
     /// Port on 127.0.0.1; 0 selects a free one.
     pub port: u16,
-    /// Announced idle time-out; a client is given up after twice this silence.
+    /// Announced idle time-out; twice this silence ends a client.
     pub idle_time_out: Duration,
-    /// Time without use after which a link is detached by force.
+    /// Idle time after which a link is detached by force.
     pub idle_detach: Duration,
     /// Largest accepted frame, in bytes.
     pub max_frame_size: u32,
     /// Largest accepted message, in bytes.
     pub max_message_size: u64,
-    /// Largest state of a session, in bytes: that of the standard tier.
+    /// Largest session state, in bytes: that of the standard tier.
     pub max_state_size: u64,
-    /// Whether lock tokens are also sent as the delivery annotation `x-opt-lock-token`. Without it
-    /// they are only in the delivery tag, which reveals clients that do not swap its bytes.
+    /// Whether lock tokens are also the delivery annotation `x-opt-lock-token`. Without it they are
+    /// only in the delivery tag, which reveals clients that do not swap its bytes.
     pub token_annotation: bool,
     /// Accepted tokens.
     pub access: Access,
-    /// TLS from the first byte, or plain TCP if `None`.
+    /// TLS from the first byte; `None`: plain TCP.
     #[cfg(feature = "tls")]
     pub tls: Option<super::Tls>,
 }

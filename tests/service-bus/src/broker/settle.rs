@@ -1,4 +1,4 @@
-//! Deliveries: messages go out, dispositions come in and are answered.
+//! Messages go out, dispositions come in and are answered.
 
 use std::time::Duration;
 
@@ -17,7 +17,6 @@ use super::{LOCK_LOST, LOCK_LOST_TEXT};
 /// Lock time of a message in a session: longer than any test.
 const UNDER_A_SESSION: Duration = Duration::from_secs(365 * 24 * 3600);
 
-/// A delivery that the client has not settled.
 #[derive(Clone, Debug)]
 pub(crate) struct Unsettled {
     pub(crate) handle: u32,
@@ -25,7 +24,6 @@ pub(crate) struct Unsettled {
     lock: Option<(Place, Guid)>,
 }
 
-/// A delivery about to be sent.
 struct Parcel {
     message: Message,
     tag: Vec<u8>,
@@ -34,8 +32,7 @@ struct Parcel {
 }
 
 impl Engine {
-    /// Delivers everything that can be delivered, one message to each link in turn, and answers
-    /// drains.
+    /// Delivers all it can, one message to each link in turn, and answers drains.
     pub(crate) fn deliver_all(&mut self) {
         loop {
             let mut any = false;
@@ -49,7 +46,7 @@ impl Engine {
         self.answer_drains();
     }
 
-    /// Lists the links with credit on connections that are not frozen.
+    /// Lists the links with credit, on connections that are not frozen.
     fn takers(&self) -> Vec<(u64, u16, u32)> {
         let mut takers = Vec::new();
         for (id, connection) in self.connections.iter().filter(|(_, c)| !c.frozen) {
@@ -117,7 +114,7 @@ impl Engine {
                 self.detach(id, channel, handle, Some(error));
             }
             Some(Act::CutAfter) => {
-                // Dropped, not cut: everything written still goes out.
+                // Not cut: everything written goes out.
                 self.connections.remove(&id);
                 self.log(Event::Disconnected { connection: id });
                 self.free_sessions(|holder| holder.connection == id);
@@ -156,7 +153,7 @@ impl Engine {
             return None;
         }
         let lock = match of_session {
-            // The lock ends with the session's.
+            // It ends with the session's.
             Some(_) => UNDER_A_SESSION,
             None => entity.settings.lock,
         };
@@ -190,7 +187,6 @@ impl Engine {
         })
     }
 
-    /// Returns a message with the broker's annotations.
     pub(crate) fn dressed(
         &self,
         place: &Place,
@@ -225,7 +221,7 @@ impl Engine {
         message
     }
 
-    /// Returns the wall-clock time that clients see, in milliseconds since 1970.
+    /// Returns the wall-clock time for clients, in milliseconds since 1970.
     pub(crate) fn told(&self, until: std::time::Instant) -> i64 {
         let left = until.saturating_duration_since(self.now).as_millis() as i64;
         wall_millis() + left + self.skew
@@ -266,13 +262,12 @@ impl Engine {
         }
     }
 
-    /// Handles a client's disposition.
     pub(crate) fn disposition(&mut self, id: u64, channel: u16, disposition: &Disposition) {
         let (first, last) = (
             disposition.first,
             disposition.last.unwrap_or(disposition.first),
         );
-        // As a sender it only confirms what the broker has settled.
+        // A sender only confirms what the broker has settled.
         if !disposition.receiver || last < first {
             return;
         }
@@ -307,7 +302,7 @@ impl Engine {
             None if !settled => return,
             Some(state) if unsettled.lock.is_some() => state.clone(),
             _ => {
-                // A reply was read, or a delivery is dropped without an outcome: its lock stays.
+                // A reply was read, or a delivery dropped without an outcome: its lock stays.
                 return self.forget_delivery(id, channel, delivery, settled);
             }
         };
@@ -373,7 +368,7 @@ impl Engine {
         }
     }
 
-    /// Hides an abandoned message for a while, if its queue is set so.
+    /// Hides an abandoned message, if its queue is set so.
     fn take_time(&mut self, place: &Place, sequence: u64) {
         let entity = self.namespace.entity(place);
         let takes = entity.map(|entity| entity.settings.abandon_takes);
@@ -394,7 +389,7 @@ impl Engine {
         );
     }
 
-    /// Settles a message under its lock; returns false if there is no such lock.
+    /// Returns false if there is no such lock.
     pub(crate) fn settle(
         &mut self,
         place: &Place,

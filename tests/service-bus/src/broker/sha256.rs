@@ -1,4 +1,4 @@
-//! SHA-256 and HMAC for the signatures of tokens, which saves a dependency.
+//! SHA-256 and HMAC, which saves a dependency.
 
 pub(crate) fn hmac(key: &[u8], text: &[u8]) -> [u8; 32] {
     let mut block = [0; 64];
@@ -81,7 +81,7 @@ fn primes() -> [u32; 64] {
 
 /// Returns the first 32 fractional bits of the square root (`degree` 2) or cube root (3) of `n`.
 fn root_bits(n: u32, degree: u32) -> u32 {
-    // The root times 2^32, found bit by bit: the largest r with r^degree <= n * 2^(32 * degree).
+    // The root times 2^32, bit by bit: the largest r with r^degree <= n * 2^(32 * degree).
     let mut root: u128 = 0;
     for bit in (0..37).rev() {
         let candidate = root | 1 << bit;
@@ -100,7 +100,7 @@ mod tests {
         bytes.iter().map(|byte| format!("{byte:02x}")).collect()
     }
 
-    /// The vectors of FIPS 180 and RFC 4231, and lengths near the padding's limit.
+    /// Vectors of FIPS 180 and RFC 4231, and lengths near the padding's limit.
     #[test]
     fn known_texts_have_known_digests() {
         assert_eq!(

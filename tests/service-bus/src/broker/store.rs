@@ -1,14 +1,13 @@
 //! Messages at rest: available, locked or deferred.
 //!
 //! Pure: the time is passed in, nothing is sent. A shelf is a queue or a dead-letter queue;
-//! [`super::namespace`] knows which, and what becomes of a settled message.
+//! [`super::namespace`] knows which.
 
 use std::collections::{BTreeMap, BTreeSet, HashMap};
 use std::time::{Duration, Instant};
 
 use crate::codec::{Guid, Message};
 
-/// A message on a shelf.
 #[derive(Clone, Debug)]
 pub(crate) struct Stored {
     pub(crate) message: Message,
@@ -47,19 +46,17 @@ pub struct Counts {
     pub deferred: usize,
 }
 
-/// A queue's messages.
 #[derive(Debug, Default)]
 pub(crate) struct Shelf {
     messages: BTreeMap<u64, Stored>,
     ready: BTreeSet<u64>,
-    /// Available messages by session, without empty sessions.
+    /// Available messages by session.
     by_session: BTreeMap<String, BTreeSet<u64>>,
     locks: HashMap<Guid, u64>,
     expiries: BTreeSet<(Instant, u64)>,
 }
 
 impl Shelf {
-    /// Makes a message available.
     pub(crate) fn put(&mut self, sequence: u64, mut stored: Stored) {
         stored.state = State::Ready;
         if let Some(session) = &stored.session {
@@ -115,7 +112,6 @@ impl Shelf {
         }
     }
 
-    /// Whether a message is available, in a session or at all.
     pub(crate) fn has_ready(&self, session: Option<&str>) -> bool {
         session.map_or(!self.ready.is_empty(), |session| {
             self.by_session.contains_key(session)
@@ -170,7 +166,6 @@ impl Shelf {
         self.locks.get(&token).copied()
     }
 
-    /// Restarts a lock from `now`.
     pub(crate) fn renew(&mut self, token: Guid, now: Instant, length: Duration) -> Option<u64> {
         let sequence = self.locked(token)?;
         let stored = self.messages.get_mut(&sequence)?;
@@ -182,7 +177,6 @@ impl Shelf {
         Some(sequence)
     }
 
-    /// Ends a lock, and returns the message, to be put somewhere or dropped.
     pub(crate) fn unlock(&mut self, token: Guid) -> Option<(u64, Stored)> {
         let sequence = self.locks.remove(&token)?;
         let stored = self.messages.remove(&sequence)?;
@@ -192,13 +186,12 @@ impl Shelf {
         Some((sequence, stored))
     }
 
-    /// Keeps a message for a request by its number.
     pub(crate) fn defer(&mut self, sequence: u64, mut stored: Stored) {
         stored.state = State::Deferred;
         self.messages.insert(sequence, stored);
     }
 
-    /// Hides a message from requests for the next one, until it is shown again.
+    /// Hides a message from requests for the next one.
     pub(crate) fn hide(&mut self, sequence: u64) {
         if self.ready.remove(&sequence)
             && let Some(stored) = self.messages.get_mut(&sequence)
@@ -215,7 +208,6 @@ impl Shelf {
         }
     }
 
-    /// Makes a hidden message available.
     pub(crate) fn show(&mut self, sequence: u64) {
         if let Some(stored) = self.messages.remove(&sequence) {
             self.put(sequence, stored);
@@ -231,7 +223,6 @@ impl Shelf {
         }
     }
 
-    /// Returns when the next lock ends.
     pub(crate) fn next_expiry(&self) -> Option<Instant> {
         self.expiries.first().map(|(until, _)| *until)
     }

@@ -1,5 +1,4 @@
-//! TLS from the first byte, as the real service has it on port 5671, with a certificate of the test
-//! and without client authentication.
+//! TLS from the first byte, as the real service has it on port 5671.
 
 use std::fmt;
 use std::io::{self, Read, Write};
@@ -54,8 +53,7 @@ impl Tls {
     }
 }
 
-/// One half of a connection. The reader waits for the socket without the lock, so that the writer
-/// can continue meanwhile.
+/// One half of a connection. The reader waits without the lock, so that the writer can continue.
 struct Half {
     connection: Arc<Mutex<ServerConnection>>,
     socket: TcpStream,
@@ -78,7 +76,6 @@ impl Half {
     }
 }
 
-/// Sends all bytes that TLS has ready.
 fn push(connection: &mut ServerConnection, socket: &mut TcpStream) -> io::Result<()> {
     while connection.wants_write() {
         connection.write_tls(socket)?;

@@ -1,5 +1,5 @@
 //! Sockets: one thread accepts, and two for each connection read and write. They decide nothing:
-//! all input goes to the engine, and all output comes from it.
+//! all goes to the engine, or comes from it.
 
 use std::io::{self, BufReader, Read, Write};
 use std::net::{Shutdown, TcpListener, TcpStream};
@@ -12,15 +12,14 @@ use crate::codec::frame::{self, Failure, Input};
 
 use super::engine::Message;
 
-/// Function that splits a socket into AMQP's byte streams, directly or through TLS.
+/// Splits a socket into AMQP's byte streams, directly or through TLS.
 pub(crate) type Split = Arc<
     dyn Fn(TcpStream) -> io::Result<(Box<dyn Read + Send>, Box<dyn Write + Send>)> + Send + Sync,
 >;
 
-/// The writing end of a connection.
 #[derive(Debug)]
 pub(crate) struct Line {
-    /// Channel to the writer; `None` once the connection shall be closed after everything written.
+    /// `None` once the connection shall be closed after all that is written.
     out: Option<Sender<Vec<u8>>>,
     socket: TcpStream,
 }
@@ -34,19 +33,18 @@ impl Line {
         }
     }
 
-    /// Closes the connection when everything is written.
+    /// Closes when everything is written.
     pub(crate) fn finish(&mut self) {
         self.out = None;
     }
 
-    /// Closes the connection now.
     pub(crate) fn cut(&self) {
         // Fails only if the peer closed it first.
         let _already = self.socket.shutdown(Shutdown::Both);
     }
 }
 
-/// Accepts until `stop` is set and one more connection comes.
+/// Runs until `stop` is set and one more connection comes.
 pub(crate) fn accept(
     listener: &TcpListener,
     stop: &AtomicBool,
@@ -82,7 +80,7 @@ fn start(
     let end = socket.try_clone()?;
     let (read, write) = split(socket)?;
     let reader_engine = engine.clone();
-    // The engine must know the connection before its first input.
+    // It must know the connection before its first input.
     if engine.send(Message::Accepted(connection, line)).is_err() {
         return Ok(());
     }
@@ -125,13 +123,12 @@ fn read_all(connection: u64, read: Box<dyn Read + Send>, max_frame: u32, engine:
             break;
         }
     }
-    // After a malformed frame nothing can be read, but the peer may still write: its bytes are
-    // dropped until it has read the reason and hangs up.
+    // Nothing can be read after a malformed frame. The peer's bytes are dropped until it has read
+    // the reason and hangs up.
     let _ended = io::copy(&mut read, &mut io::sink());
     let _stopped = engine.send(Message::Gone(connection));
 }
 
-/// Splits a socket without TLS.
 pub(crate) fn plain() -> Split {
     Arc::new(|socket| Ok((Box::new(socket.try_clone()?), Box::new(socket))))
 }

@@ -1,13 +1,13 @@
-//! Decoding of values. No length, count or nesting is trusted unless the bytes are there.
+//! Decoding of values. No length, count or nesting is trusted without the bytes.
 
 use std::fmt;
 
 use super::{Guid, Value};
 
-/// Limit for nested lists, maps, arrays and descriptors. Clients need four or five.
+/// Nested lists, maps, arrays and descriptors. Clients need four or five.
 const DEEPEST: usize = 32;
 
-/// A decoding error, with the AMQP condition for closing the connection.
+/// A decoding error, with the condition for closing the connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Malformed {
     /// Condition of the AMQP error, such as `amqp:decode-error`.
@@ -17,7 +17,7 @@ pub struct Malformed {
 }
 
 impl Malformed {
-    /// Makes the error for bytes that are no value.
+    /// Bytes are no value.
     pub(crate) fn decode(what: impl Into<String>) -> Self {
         Self {
             condition: "amqp:decode-error",
@@ -50,7 +50,7 @@ impl fmt::Display for Malformed {
 
 impl std::error::Error for Malformed {}
 
-/// Decodes the first value; returns how many bytes it took, too.
+/// Decodes the first value; also returns its length.
 ///
 /// # Errors
 /// If the bytes do not begin with one whole value.
@@ -60,7 +60,6 @@ pub fn decode_value(bytes: &[u8]) -> Result<(Value, usize), Malformed> {
     Ok((value, reader.at))
 }
 
-/// A position in bytes.
 struct Reader<'a> {
     bytes: &'a [u8],
     at: usize,
@@ -90,7 +89,6 @@ impl<'a> Reader<'a> {
         Ok(self.fixed::<1>()?[0])
     }
 
-    /// Reads a length or a count of one byte, or of four.
     fn length(&mut self, wide: bool) -> Result<usize, Malformed> {
         Ok(if wide {
             u32::from_be_bytes(self.fixed()?) as usize
@@ -213,8 +211,8 @@ impl<'a> Reader<'a> {
         Ok(elements)
     }
 
-    /// Returns a reader of the announced bytes, and the announced number of elements. An element of
-    /// an array may take no bytes, so the number needs a limit of its own.
+    /// Returns a reader of the announced bytes, and the announced number of elements. An array's
+    /// element may take no bytes, so the number needs a limit of its own.
     fn inside(&mut self, wide: bool) -> Result<(Reader<'a>, usize), Malformed> {
         let size = self.length(wide)?;
         let mut inner = Reader {

@@ -1,5 +1,4 @@
-//! Encoding of values in the standard's smallest form for each, as clients do it, so that clients
-//! must understand all these forms.
+//! Encoding of values in each one's smallest form, as clients do it.
 
 use super::Value;
 
@@ -29,7 +28,6 @@ pub fn encoded(value: &Value) -> Vec<u8> {
     out
 }
 
-/// Encodes a type of fixed width in its shortest form.
 fn encode_fixed(value: &Value, out: &mut Vec<u8>) {
     match *value {
         Value::Bool(true) => out.push(0x41),
@@ -47,7 +45,6 @@ fn encode_fixed(value: &Value, out: &mut Vec<u8>) {
     }
 }
 
-/// Encodes a list or a map, with lengths of one byte where they suffice.
 fn encode_compound(value: &Value, out: &mut Vec<u8>) {
     let (short, count, body) = compound_body(value);
     if body.len() < 255 && count < 256 {
@@ -157,7 +154,6 @@ fn constructor(value: &Value) -> u8 {
     }
 }
 
-/// Encodes a value for its widest constructor.
 fn encode_payload(value: &Value, out: &mut Vec<u8>) {
     match value {
         Value::Null => {}

@@ -1,4 +1,4 @@
-//! Frames and protocol headers: the first layer of decoding.
+//! Frames and protocol headers.
 
 use std::io::{self, Read};
 
@@ -6,7 +6,7 @@ use super::encode::{encode_value, u32_len};
 use super::performative::Performative;
 use super::{Malformed, decode_value};
 
-/// Protocol header of AMQP itself: `AMQP` and the version.
+/// Protocol header of AMQP.
 pub const AMQP_HEADER: [u8; 8] = *b"AMQP\x00\x01\x00\x00";
 /// Protocol header of the SASL layer.
 pub const SASL_HEADER: [u8; 8] = *b"AMQP\x03\x01\x00\x00";
@@ -20,9 +20,9 @@ pub enum Input {
     Header([u8; 8]),
     /// A frame without a body.
     Heartbeat,
-    /// A frame with a body, and the payload that follows (of transfers).
+    /// A frame with a body, and a transfer's payload.
     Frame {
-        /// Channel of the session; unused in frames of SASL.
+        /// Channel of the session; unused in SASL.
         channel: u16,
         /// Whether it is a frame of SASL.
         sasl: bool,
@@ -38,7 +38,7 @@ pub enum Input {
 pub enum Failure {
     /// The stream ended or failed.
     Gone(io::Error),
-    /// The peer sent something that is not AMQP.
+    /// The peer sent no AMQP.
     Malformed(Malformed),
 }
 

@@ -2,7 +2,7 @@
 //!
 //! An AMQP `uuid` (in management requests) has the order of RFC 4122; a delivery tag has that of
 //! .NET's `Guid.ToByteArray`: the first three groups little-endian. A client that forgets the swap
-//! renews a lock that does not exist; so the two orders have a type.
+//! renews a lock that does not exist.
 
 use std::collections::hash_map::RandomState;
 use std::fmt;
@@ -16,7 +16,7 @@ impl Guid {
     /// Makes an identifier that is unique across processes.
     #[must_use]
     pub fn new() -> Self {
-        // The keys of a `RandomState` come from the system; two hashes give 128 bits.
+        // A `RandomState`'s keys come from the system; two hashes give 128 bits.
         let state = RandomState::new();
         let mut bytes = [0; 16];
         for (half, salt) in bytes.chunks_exact_mut(8).zip([1_u64, 2]) {

@@ -1,7 +1,7 @@
 //! Messages: the sender's sections, which do not change, and those that a broker may write.
 //!
 //! Properties, application properties, body and footer are kept as bytes. Only dead-lettering (and
-//! a client that requests it) changes one of them: the application properties.
+//! a client that requests it) changes the application properties.
 
 use super::encode::encode_value;
 use super::{Malformed, Value, decode_value};
@@ -18,7 +18,7 @@ const FOOTER: u64 = 0x78;
 /// A message.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Message {
-    /// The fields of the header; the fifth is the delivery count.
+    /// Fields of the header; the fifth is the delivery count.
     pub header: Vec<Value>,
     /// Annotations for the next hop only.
     pub delivery_annotations: Vec<(Value, Value)>,
@@ -90,7 +90,7 @@ impl Message {
         self.with(APPLICATION_PROPERTIES, &Value::Map(entries))
     }
 
-    /// Adds a section; it replaces one of the same kind where only one is allowed.
+    /// Replaces one of the same kind where only one is allowed.
     fn with(mut self, code: u64, value: &Value) -> Self {
         self.put(code, value);
         self
@@ -125,7 +125,7 @@ impl Message {
         out
     }
 
-    /// Returns the number of earlier attempts in the header.
+    /// Returns the header's number of earlier attempts.
     #[must_use]
     pub fn delivery_count(&self) -> Option<u64> {
         self.header.get(4).and_then(Value::unsigned)
@@ -146,28 +146,28 @@ impl Message {
             .map(|(_, value)| value)
     }
 
-    /// Writes a message annotation, and replaces one of the same name.
+    /// Writes or replaces a message annotation.
     pub fn annotate(&mut self, name: &str, value: Value) {
         self.annotations.retain(|(key, _)| key.text() != Some(name));
         self.annotations.push((Value::symbol(name), value));
     }
 
-    /// Returns a field of the properties: 0 message-id, 2 to, 3 subject, 4 reply-to, 5
-    /// correlation-id, 6 content-type, 10 group-id.
+    /// Returns a property: 0 message-id, 2 to, 3 subject, 4 reply-to, 5 correlation-id, 6
+    /// content-type, 10 group-id.
     #[must_use]
     pub fn property(&self, at: usize) -> Option<Value> {
         let field = self.section(PROPERTIES)?.elements()?.get(at)?.clone();
         (field != Value::Null).then_some(field)
     }
 
-    /// Returns the application properties; an empty map if there are none.
+    /// Returns the application properties, perhaps empty.
     #[must_use]
     pub fn application_properties(&self) -> Value {
         self.section(APPLICATION_PROPERTIES)
             .unwrap_or_else(|| Value::Map(Vec::new()))
     }
 
-    /// Writes application properties, and replaces those of the same names.
+    /// Writes or replaces application properties.
     pub fn set_application_properties(&mut self, new: Vec<(Value, Value)>) {
         let Value::Map(mut all) = self.application_properties() else {
             return;

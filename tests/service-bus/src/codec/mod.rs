@@ -1,8 +1,8 @@
 //! The AMQP 1.0 wire format, written from the standard's text without any client's library: a
 //! mistake common to a client and its test broker would never be found.
 //!
-//! All bytes from the network are decoded by functions that return [`Malformed`]; none of them
-//! panics, recurses without bound or trusts a length without the bytes.
+//! Bytes from the network are decoded by functions that return [`Malformed`]; none panics, recurses
+//! without bound or trusts a length without the bytes.
 
 pub mod decode;
 pub mod encode;

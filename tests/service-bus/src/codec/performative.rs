@@ -1,5 +1,5 @@
-//! Bodies of frames: the performatives of AMQP and of its SASL layer, with the fields that a broker
-//! or its test client needs. Other fields are skipped in reading, and left out in writing.
+//! Bodies of frames: the performatives of AMQP and SASL, with the fields that a broker or its test
+//! client needs. Other fields are skipped in reading, and left out in writing.
 
 use super::Malformed;
 use super::state::{AmqpError, DeliveryState};
@@ -52,7 +52,7 @@ pub struct Open {
 /// See the standard, 2.7.2.
 #[derive(Clone, Debug, Default, PartialEq)]
 pub struct Begin {
-    /// Channel that is answered, in an answer.
+    /// Answered channel, in an answer.
     pub remote_channel: Option<u16>,
     /// Number of its first transfer.
     pub next_outgoing_id: u32,
@@ -112,8 +112,8 @@ impl Attach {
             .and_then(|(_, fields)| fields.elements());
         let mut fields = fields.unwrap_or_default().to_vec();
         fields.resize(fields.len().max(8), Value::Null);
-        // The bare name: Microsoft's client for JavaScript sends a described one, but does not
-        // accept one.
+        // The bare name: Microsoft's client for JavaScript does not accept the described one that
+        // it sends.
         let filter = Value::string(session);
         fields[7] = Value::Map(vec![(
             Value::symbol("com.microsoft:session-filter"),
@@ -205,7 +205,6 @@ pub struct Detach {
     pub error: Option<AmqpError>,
 }
 
-/// Fields of a list, by position.
 struct Fields<'a> {
     name: &'static str,
     list: &'a [Value],

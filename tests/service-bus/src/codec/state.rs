@@ -1,4 +1,4 @@
-//! Outcomes of deliveries, and the errors that links, sessions and connections end with.
+//! Outcomes of deliveries, and errors.
 
 use super::decode::Malformed;
 use super::value::Value;
@@ -71,7 +71,7 @@ pub enum DeliveryState {
     Modified {
         /// Whether it counts as an attempt.
         delivery_failed: bool,
-        /// Whether this receiver shall not get it again, which Service Bus takes for "defer".
+        /// Whether this receiver shall not get it again: "defer" in Service Bus.
         undeliverable_here: bool,
         /// Entries for the message; null if there are none.
         annotations: Value,

@@ -1,4 +1,4 @@
-//! Tests of the codec with the standard's encodings, with nonsense, and with its own output.
+//! The codec with the standard's encodings, nonsense, and its own output.
 
 use super::decode::Malformed;
 use super::encode::encoded;
@@ -165,7 +165,6 @@ fn values_nest_so_deep_and_no_deeper() {
     assert!(refused.what.contains("nested"), "{refused}");
 }
 
-/// A generator of pseudo-random numbers, the same in every run.
 struct Dice(u64);
 
 impl Dice {

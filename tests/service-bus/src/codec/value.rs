@@ -1,4 +1,4 @@
-//! An AMQP value of any type, with short ways to make and to read it.
+//! An AMQP value of any type.
 
 use super::Guid;
 
@@ -6,7 +6,7 @@ use super::Guid;
 /// front of another value).
 #[derive(Clone, Debug, PartialEq)]
 pub enum Value {
-    /// Null; also a field that was left out.
+    /// Null, or a field that was left out.
     Null,
     /// `boolean`
     Bool(bool),
@@ -55,8 +55,8 @@ pub enum Value {
 }
 
 impl Value {
-    /// Makes a list with a numeric descriptor, the form of everything in the standard. Trailing
-    /// nulls mean nothing, and are left out.
+    /// Makes a list with a numeric descriptor, the form of everything in the standard, without its
+    /// trailing nulls, which mean nothing.
     #[must_use]
     pub fn composite(code: u64, mut fields: Vec<Value>) -> Self {
         while fields.last() == Some(&Value::Null) {
@@ -131,7 +131,7 @@ impl Value {
         }
     }
 
-    /// Returns the value of a key in a map; strings and symbols are equal here.
+    /// Returns a key's value in a map; strings and symbols are equal here.
     #[must_use]
     pub fn get(&self, key: &str) -> Option<&Value> {
         let Value::Map(entries) = self else {
@@ -162,7 +162,7 @@ impl Value {
     }
 }
 
-/// Returns the number of a descriptor; the standard's own types also have symbolic ones.
+/// Returns a descriptor's number; the standard's own types also have symbolic ones.
 #[must_use]
 pub fn code_of(descriptor: &Value) -> Option<u64> {
     match descriptor {

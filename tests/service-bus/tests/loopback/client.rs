@@ -1,5 +1,5 @@
-//! A client for these tests, made of the broker's own codec: it sends exactly what a test wants,
-//! also what no proper client would send, and sees every frame.
+//! A client of the broker's own codec: it sends exactly what a test wants, even what no proper
+//! client would, and sees every frame.
 
 use std::collections::VecDeque;
 use std::io::Write;
@@ -13,10 +13,8 @@ use service_bus_stand_in::codec::performative::{
 use service_bus_stand_in::codec::state::DeliveryState;
 use service_bus_stand_in::{Broker, Guid, Message, Value};
 
-/// Longer than anything takes on a busy machine.
 pub(crate) const LIMIT: Duration = Duration::from_secs(30);
 
-/// A received message.
 #[derive(Debug)]
 pub(crate) struct Delivery {
     pub(crate) id: u32,
@@ -25,7 +23,7 @@ pub(crate) struct Delivery {
     pub(crate) message: Message,
 }
 
-/// One connection with one session, on channel 0.
+/// Connection with one session, on channel 0.
 pub(crate) struct Client {
     pub(crate) stream: TcpStream,
     seen: VecDeque<(Performative, Vec<u8>)>,
@@ -33,7 +31,6 @@ pub(crate) struct Client {
     sent: u32,
 }
 
-/// Returns the client's usual open.
 pub(crate) fn open() -> Open {
     Open {
         container_id: "test".into(),
@@ -64,7 +61,6 @@ impl Client {
         client
     }
 
-    /// Makes a client that has opened its connection.
     pub(crate) fn opened(broker: &Broker, open: Open) -> Self {
         let mut client = Self::connected(broker);
         client.send(&Performative::Open(open));
@@ -109,7 +105,6 @@ impl Client {
         }
     }
 
-    /// Reads the next input; `None` at the end of the stream.
     fn read(&mut self) -> Option<Input> {
         match frame::read(&mut self.stream, u32::MAX) {
             Ok(input) => Some(input),
@@ -122,7 +117,6 @@ impl Client {
         }
     }
 
-    /// Reads the next frame; `None` at the end of the stream.
     pub(crate) fn try_next(&mut self) -> Option<(Performative, Vec<u8>)> {
         if let Some(seen) = self.seen.pop_front() {
             return Some(seen);
@@ -158,7 +152,7 @@ impl Client {
         }
     }
 
-    /// Waits for the end of the connection; returns the condition it was closed with.
+    /// Waits for the close; returns its condition.
     pub(crate) fn closed(&mut self) -> Option<String> {
         let mut condition = None;
         while let Some((performative, _)) = self.try_next() {
@@ -224,7 +218,7 @@ impl Client {
         }));
     }
 
-    /// Waits for the next whole message; replies to requests are messages, too.
+    /// Waits for a whole message; a request's reply is one, too.
     pub(crate) fn message(&mut self) -> Delivery {
         let mut whole: Option<(Transfer, Vec<u8>)> = None;
         let mut others = VecDeque::new();
@@ -252,7 +246,6 @@ impl Client {
         }
     }
 
-    /// Settles a delivery; returns the broker's answer.
     pub(crate) fn settle(&mut self, delivery: u32, state: DeliveryState) -> DeliveryState {
         self.send(&Performative::Disposition(Disposition {
             receiver: true,
@@ -270,7 +263,7 @@ impl Client {
         })
     }
 
-    /// Sends a message in parts of at most `piece` bytes; returns the broker's answer.
+    /// Sends parts of at most `piece` bytes; returns the answer.
     pub(crate) fn put(&mut self, handle: u32, message: &Message, piece: usize) -> DeliveryState {
         let delivery = self.transfer(handle, message, piece);
         self.until(|it| match it {
@@ -323,7 +316,7 @@ impl Client {
         );
     }
 
-    /// Attaches to a queue's `$management`, with the handles 50 and 51.
+    /// Attaches to `$management`, with the handles 50 and 51.
     pub(crate) fn management(&mut self, queue: &str) {
         let address = format!("{queue}/$management");
         assert_eq!(self.sender(50, &address), None);
@@ -331,7 +324,6 @@ impl Client {
         self.credit(51, 0, 100, false);
     }
 
-    /// Sends a request; [`Client::answer`] returns its answer.
     pub(crate) fn ask(&mut self, id: &str, operation: &str, body: &Value, link: &str) {
         let request = Message::value(body)
             .with_properties(vec![

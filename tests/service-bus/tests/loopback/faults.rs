@@ -8,7 +8,6 @@ use service_bus_stand_in::{Act, Broker, Counts, Event, Fault, Guid, LOCK_LOST, M
 use crate::broker;
 use crate::client::{Client, LIMIT};
 
-/// Returns a client that has locked the only message, with links to `$management`.
 fn locked() -> (Broker, Client, Guid, u32) {
     let broker = broker(1);
     let mut client = Client::new(&broker);

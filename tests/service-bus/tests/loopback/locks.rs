@@ -18,7 +18,6 @@ const fn counts(ready: usize, locked: usize, deferred: usize) -> Counts {
     }
 }
 
-/// Returns settings with a short lock, for tests that wait for its end.
 fn short() -> QueueSettings {
     QueueSettings {
         lock: Duration::from_millis(200),

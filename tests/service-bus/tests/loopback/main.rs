@@ -1,6 +1,5 @@
-//! The broker as a client sees it, over loopback: locks and counts, credit and drain, refusals,
-//! faults. The client is [`client`], which shares the broker's codec; the codec's own table and
-//! Microsoft's clients (`clients/run.sh`) show that that is right.
+//! The broker as a client sees it, over loopback. The client, [`client`], shares the broker's
+//! codec; the codec's table and Microsoft's clients (`clients/run.sh`) show that that is right.
 
 mod client;
 mod faults;
@@ -10,7 +9,7 @@ mod sessions;
 
 use service_bus_stand_in::{Broker, Message, QueueSettings, Settings};
 
-/// Starts a broker with a queue `jobs` that has this many messages, `0`, `1`, …
+/// Fills a queue `jobs` with this many messages: `0`, `1`, …
 fn broker(messages: usize) -> Broker {
     broker_with(Settings::default(), QueueSettings::default(), messages)
 }

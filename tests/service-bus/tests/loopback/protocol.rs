@@ -1,4 +1,4 @@
-//! The protocol: credit and drain, windows and parts, admission, and the effect of nonsense.
+//! Credit and drain, windows and parts, admission, and nonsense.
 
 use std::time::Duration;
 
@@ -10,7 +10,6 @@ use service_bus_stand_in::{Access, Event, Message, QueueSettings, Settings, Valu
 use crate::client::{Client, LIMIT, open, receiver};
 use crate::{broker, broker_with};
 
-/// Waits for the next flow of a link.
 fn flow(client: &mut Client, of: u32) -> Flow {
     client.until(|it| match it {
         Performative::Flow(flow) if flow.handle == Some(of) => Some(flow.clone()),
@@ -28,7 +27,7 @@ fn no_more_is_delivered_than_there_is_credit_for() {
     assert_eq!(client.message().message.body(), b"1");
     assert_eq!(broker.look(|view| view.counts("jobs").ready), 1);
     assert_eq!(broker.look(|view| view.credit("jobs")), 0);
-    // Credit counts from the client's last known delivery count: this grants nothing new.
+    // Credit counts from the client's last known delivery count: nothing new.
     client.credit(0, 0, 2, false);
     client.credit(0, 2, 0, true);
     assert_eq!(flow(&mut client, 0).link_credit, Some(0));
@@ -76,7 +75,7 @@ fn large_messages_go_through_in_pieces_both_ways_and_within_the_window() {
         DeliveryState::Accepted
     );
     client.receiver(1, "jobs");
-    // The answer to the token took one transfer; two more pass, then the window is closed.
+    // The token's answer took one transfer; two more pass.
     client.send(&Performative::Flow(Flow {
         next_incoming_id: Some(2),
         incoming_window: 2,
@@ -298,7 +297,7 @@ fn signs_of_life_follow_the_clients_idle_time_and_silence_is_given_up() {
         client.closed().as_deref(),
         Some("amqp:resource-limit-exceeded")
     );
-    // The idle time-out was 600 ms, so heartbeats were due every 50 ms.
+    // Due every 50 ms, with an idle time-out of 600 ms.
     assert!(client.heartbeats >= 3, "{}", client.heartbeats);
     drop(client);
     let gone = broker.wait(LIMIT, |view| {

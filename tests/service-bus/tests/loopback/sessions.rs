@@ -1,4 +1,4 @@
-//! Sessions: acceptance, locks, and returned messages at the end of their link.
+//! Acceptance, locks, and returned messages of sessions.
 
 use std::time::Duration;
 
@@ -29,7 +29,7 @@ fn broker(lock: Duration, messages: &[&str]) -> Broker {
 
 const LONG: Duration = Duration::from_secs(60);
 
-/// Makes a receiver of this session, or of the next, which waits for this many milliseconds.
+/// Receives from this session, or the next; `patience` in milliseconds.
 fn of_session(handle: u32, session: Option<&str>, patience: u32) -> Attach {
     let source = Attach::with_session(&Attach::source("jobs"), session.unwrap_or_default());
     let filter = (session.is_none()).then(|| {
@@ -52,7 +52,7 @@ fn of_session(handle: u32, session: Option<&str>, patience: u32) -> Attach {
     }
 }
 
-/// Accepts a session; returns its name, or why there is none.
+/// Returns the session's name, or why there is none.
 fn accept(client: &mut Client, attach: Attach) -> Result<String, String> {
     let handle = attach.handle;
     client.send(&Performative::Attach(attach));
@@ -114,7 +114,6 @@ fn locked_session_is_refused_by_name_and_waited_for() {
     );
     let none = accept(&mut other, of_session(2, None, 100));
     assert_eq!(none, Err("com.microsoft:timeout".into()));
-    // The waiting receiver gets it as soon as it is free.
     other.send(&Performative::Attach(of_session(3, None, 60_000)));
     one.credit(1, 0, 1, false);
     assert_eq!(body(&mut one).1, "a1");
