@@ -50,7 +50,10 @@ pub enum BudgetError {
     #[error("--lease is 0 s: a lease needs a length")]
     NoLease,
     /// Renewals would come faster than retries.
-    #[error("renewing every {} is more often than the {} between two attempts: raise --lease", Seconds(*renew_every), Seconds(RETRY))]
+    #[error(
+        "renewing every {} is more often than the {} between two attempts: raise --lease",
+        Seconds(*renew_every), Seconds(RETRY)
+    )]
     RenewsTooOften {
         /// Time from one renewal to the next.
         renew_every: Duration,
@@ -70,7 +73,9 @@ pub enum BudgetError {
     },
     /// One lost packet would stop the command.
     #[error(
-        "no room for two attempts to renew: the first comes {} after the last success and two need {}, but SIGTERM is due after {} (--lease {} less --grace-on-loss {} less --margin {}): raise --lease or lower --grace-on-loss",
+        "no room for two attempts to renew: the first comes {} after the last success and two need {}, \
+         but SIGTERM is due after {} (--lease {} less --grace-on-loss {} less --margin {}): \
+         raise --lease or lower --grace-on-loss",
         Seconds(budget.renew_every), Seconds(2 * RETRY), Seconds(budget.term_after()),
         Seconds(budget.lease), Seconds(budget.grace_on_loss), Seconds(budget.margin)
     )]
@@ -361,7 +366,8 @@ mod tests {
         budget.margin = Duration::from_millis(1399);
         assert_eq!(
             budget.validate().unwrap_err().to_string(),
-            "--margin 1.399 s is too short for --lease 60 s: two clocks that are each off by 1 % and a SIGKILL need 1.4 s"
+            "--margin 1.399 s is too short for --lease 60 s: \
+             two clocks that are each off by 1 % and a SIGKILL need 1.4 s"
         );
         budget.margin = Duration::from_millis(1400);
         assert_eq!(budget.validate(), Ok(()));
@@ -379,7 +385,9 @@ mod tests {
         budget.grace_on_loss = Duration::from_millis(5001);
         assert_eq!(
             budget.validate().unwrap_err().to_string(),
-            "no room for two attempts to renew: the first comes 5 s after the last success and two need 4 s, but SIGTERM is due after 8.999 s (--lease 15 s less --grace-on-loss 5.001 s less --margin 1 s): raise --lease or lower --grace-on-loss"
+            "no room for two attempts to renew: the first comes 5 s after the last success and two need 4 s, \
+             but SIGTERM is due after 8.999 s (--lease 15 s less --grace-on-loss 5.001 s less --margin 1 s): \
+             raise --lease or lower --grace-on-loss"
         );
     }
 

@@ -32,7 +32,9 @@ pub(super) struct Recording {
 
 #[derive(Debug)]
 enum RecordProgress {
+    /// The store must be asked.
     Due { at: Instant },
+    /// The store was asked.
     InFlight { sent: Instant },
     /// The failed run is recorded, and no candidate tries before this moment.
     BackOff { until: Instant },

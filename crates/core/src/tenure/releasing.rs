@@ -36,7 +36,9 @@ enum ReleaseProgress {
     /// A renewal in flight could undo a release that overtook it, and the lease would keep all others out
     /// without a holder.
     Renewing { until: Instant },
+    /// The store must be asked.
     Due { at: Instant },
+    /// The store was asked.
     InFlight { sent: Instant },
 }
 

@@ -19,6 +19,7 @@ pub(super) struct Resting {
 
 #[derive(Debug)]
 enum Rest {
+    /// The command is started again then.
     BackOff { until: Instant },
     /// The command is started as soon as the store has confirmed the lease.
     Due,
