@@ -86,9 +86,8 @@ pub enum BudgetError {
 }
 
 impl Budget {
-    /// Returns the default division of a lease: renewal after a third, grace of a sixth (whole seconds, 1
-    /// to 10), margin of a thirtieth (whole seconds, at least 1). The grace is 1 s if two attempts would
-    /// not fit in.
+    /// Returns the default division: renewal after a third, grace of a sixth (1 to 10 whole seconds, but 1
+    /// s if two attempts would not fit in), margin of a thirtieth (whole seconds).
     #[must_use]
     pub fn for_lease(lease: Duration) -> Budget {
         let budget = Budget {
@@ -117,8 +116,7 @@ impl Budget {
     /// of the time from the renewal to SIGTERM, and at most `renew_every`.
     #[must_use]
     pub fn for_lock(lock: Duration, share: u32) -> Budget {
-        // The rules of `validate`, turned round: the queue sets the lock's time, so each must come out
-        // sound.
+        // The rules of `validate`, turned round: the queue sets the lock's time.
         let least = lock / DRIFT + KILLING;
         let margin = least.max((lock / 30).min(Duration::from_secs(2)));
         let grace_on_loss = (lock / 6).min(Duration::from_secs(10));
@@ -135,7 +133,7 @@ impl Budget {
         }
     }
 
-    /// Returns this division with renewals at most `most` apart, for a lock whose length is known only from
+    /// Returns this division with renewals at most `most` apart, for a lock whose length comes from
     /// comparing two clocks.
     #[must_use]
     pub fn renewing_within(self, most: Option<Duration>) -> Budget {
@@ -242,7 +240,7 @@ impl fmt::Display for Seconds {
 /// Moments until which a command may run without a later word from the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// Moment at which the guardian drains on its own, for the grace that is left until `kill_at`.
+    /// Moment at which the guardian drains on its own.
     pub term_at: Instant,
     /// Moment at which the guardian kills on its own.
     pub kill_at: Instant,
@@ -267,8 +265,7 @@ impl Deadlines {
 pub struct Start {
     /// Deadlines until a renewal moves them.
     pub deadlines: Deadlines,
-    /// Moment after which the store must confirm the lease before anything starts; moves with the
-    /// deadlines.
+    /// Moment after which the store must confirm the lease before anything starts.
     pub fresh_until: Instant,
     /// Fencing token of the tenure.
     pub token: u64,

@@ -12,10 +12,10 @@ use super::HolderInfo;
 use super::retry::Jitter;
 use crate::clock::Instant;
 
-/// Time from one standby's look to the next one's: fifty at one moment would be forty-nine in vain.
+/// Time from one standby's look to the next one's: of fifty at one moment, forty-nine would be in vain.
 const APART: Duration = Duration::from_millis(5);
 
-/// Shortest time from one look to the next.
+/// Shortest time between two looks.
 const GAP: Duration = Duration::from_millis(100);
 
 /// Most rings of one holder: it drains, it has released, and its connection may break now and then.
@@ -45,8 +45,8 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// Tells whether a standby may connect to it. Every writer of the lock can write a record, and must not
-    /// send standbys to strangers by it.
+    /// Tells whether a standby may connect to it. A writer of the lock's record must not send standbys to
+    /// strangers.
     #[must_use]
     pub fn is_near(&self) -> bool {
         is_near(self.address.ip())

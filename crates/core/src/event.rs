@@ -1,5 +1,4 @@
-//! Vocabulary of the core: inputs ([`Event`]), outputs ([`Action`]), messages for people ([`Notice`]) and
-//! results ([`Ending`]).
+//! Vocabulary of the core: inputs, outputs, messages for people and results.
 
 use std::time::Duration;
 
@@ -30,56 +29,55 @@ impl Exit {
     }
 }
 
-/// Report of a store about a lock that another instance holds. Only `draining` and `expires` decide
-/// something: when a standby looks next.
+/// Report of a store about the holder of a lock. Only `draining` and `expires` decide something: when a
+/// standby looks next.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HolderInfo {
-    /// Identity of the holder.
+    /// Identity.
     pub holder: Option<String>,
-    /// Fencing token of the holder.
+    /// Fencing token.
     pub token: Option<u64>,
     /// Message where another program has the lease, not the recorded holder.
     pub foreign: Option<Box<str>>,
-    /// Command of the holder.
+    /// Command.
     pub command: Option<Box<str>>,
-    /// The holder drains, so control will change soon.
+    /// Control will change soon.
     pub draining: bool,
     /// Beginning of the tenure by the holder's wall clock (RFC 3339).
     pub since: Option<Box<str>>,
-    /// Moment at which the lock is available if its holder does nothing until then, by this machine's
-    /// clock. The next look comes no later.
+    /// Moment at which the lock is available if its holder does nothing until then. The next look comes no
+    /// later.
     pub expires: Option<Instant>,
-    /// Address at which the holder rings when control changes.
+    /// Address at which the holder rings.
     pub bell: Option<Box<Bell>>,
-    /// Keep polling although the bell is heard. With slots, another holder may give up its lease unheard;
-    /// an observed lease counts from when its last renewal was seen.
+    /// Keep polling although the bell is heard: with slots, another holder may give up its lease unheard,
+    /// and an observed lease counts from when its last renewal was seen.
     pub polls_as_ever: bool,
 }
 
 /// Granted lease.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Grant {
-    /// Moment just before the request that obtained (or last renewed) the lease. The store began to count
-    /// later, so the lease lasts until `t0 + lease` at least.
+    /// Moment just before the last granted request. The store began to count later, so the lease lasts
+    /// until `t0 + lease` at least.
     pub t0: Instant,
     /// Fencing token, greater than all before it.
     pub token: u64,
-    /// Number of failed runs of the task, from its record.
+    /// Number of failed runs of the task.
     pub failed: u32,
 }
 
-/// Failure of a request to a store. The store maps each answer to one of these, and the core decides. The
-/// texts never contain a secret.
+/// Failure of a request to a store, which maps its answers to these. The texts never contain a secret.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum Failure {
     /// Another instance holds the lock.
     #[error("held by another")]
     Held(HolderInfo),
-    /// The task is over, so control is not needed.
+    /// The task is over.
     #[error("the task is over")]
     AlreadyDone(TaskResult),
-    /// The lease is definitely lost. No other instance can have obtained it before `until` (`None`: one may
-    /// have it now).
+    /// The lease is lost. No other instance can have obtained it before `until` (`None`: one may have it
+    /// now).
     #[error("{why}")]
     Lost {
         /// End of a lease that is being broken.
@@ -95,22 +93,22 @@ pub enum Failure {
         /// Wait that the service asked for (`Retry-After`).
         retry_after: Option<Duration>,
     },
-    /// The configuration will never work, or the store now refuses a credential that it accepted.
+    /// The configuration will never work, or the credential is refused.
     #[error("{why}")]
     Fatal {
-        /// One line for a person: what failed, on what, why, and what to do.
+        /// One line for a person, with what to do.
         why: String,
         /// Not authorised (exit status 77) rather than out of reach (69).
         denied: bool,
     },
 }
 
-/// Reason why this machine must not have control for now.
+/// Reason why this machine must not have control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Cordon {
     /// One line for a person.
     pub why: String,
-    /// Earliest moment of the disturbance ([`Instant::FOREVER`]: unknown, or it has begun).
+    /// Earliest moment of the disturbance; [`Instant::FOREVER`]: unknown, or it has begun.
     pub before: Instant,
 }
 
@@ -122,7 +120,7 @@ pub enum WorkloadEvent {
         /// Process id of the main process.
         pid: i32,
     },
-    /// The command could not be started, and none of its processes runs.
+    /// None of the command's processes was started.
     NotStarted {
         /// Error number of the kernel.
         errno: i32,
@@ -130,32 +128,31 @@ pub enum WorkloadEvent {
     /// The terminal stopped the main process (Ctrl-Z). Stop this process, then call
     /// `GuardianHandle::resume`.
     Stopped,
-    /// The main process ended, and the guardian drains the rest of its tree.
+    /// The main process ended, and the guardian drains its tree.
     Exited(Exit),
     /// Processes outlived the main process, and are being drained.
     LeftBehind,
     /// The last process of the tree has ended.
     TreeEmpty {
-        /// Moment of that, by the clock of the guardian or, after its death, the supervisor.
+        /// Moment by the clock of the guardian or, after its death, the supervisor.
         at: Instant,
     },
-    /// The guardian drains or kills on its own, because a deadline passed.
+    /// The guardian drains or kills on its own, by a deadline.
     Acting,
-    /// The machine slept, was frozen, or its clock was set. Verify the lease before anything else.
+    /// The machine slept, was frozen, or its clock was set: verify the lease first.
     ClockJumped,
-    /// The guardian died, or was silent and was killed. The tree is being killed; `TreeEmpty` or
-    /// `TreeStuck` follows.
+    /// The guardian died or was killed, and the tree is being killed. `TreeEmpty` or `TreeStuck` follows.
     Lost,
-    /// A process of the tree is stuck in the kernel and cannot be killed. No event follows.
+    /// A process is stuck in the kernel and cannot be killed. No event follows.
     TreeStuck,
-    /// A hook failed that must succeed before the command, which was not started. Not from the guardian.
+    /// A hook failed that must succeed before the command. Not from the guardian.
     HookFailed {
-        /// Moment at which the last process of the hook was reaped.
+        /// Moment at which its last process was reaped.
         at: Instant,
         /// Failure.
         how: Failed,
     },
-    /// The standby command has this main process, or ended. Not from the guardian.
+    /// Main process of the standby command; `None`: it ended. Not from the guardian.
     Standby(Option<i32>),
     /// Answer to [`Action::Ask`]. Not from the guardian.
     Condition(Result<(), Unfit>),
@@ -169,8 +166,7 @@ pub enum WorkloadEvent {
 pub enum Event {
     /// Only time has passed.
     Ticked,
-    /// The lock may be available. This is no grant: the token and the record need a time limit and can
-    /// fail.
+    /// The lock may be available. This is no grant: the token and the record can fail.
     Freed,
     /// An attempt to acquire ended.
     Acquired(Result<Grant, Failure>),
@@ -178,33 +174,33 @@ pub enum Event {
     Looked(Result<(), Failure>),
     /// An attempt to renew ended.
     Renewed {
-        /// Moment just before the request was sent.
+        /// Moment just before the request.
         t0: Instant,
-        /// Answer of the store.
+        /// Answer.
         reply: Result<(), Failure>,
     },
-    /// An attempt to record a task's result ended.
+    /// An attempt to record a result ended.
     Recorded(Result<(), Failure>),
     /// An attempt to give the lease back ended.
     Released(Result<(), Failure>),
-    /// Something happened to the workload.
+    /// Report about the workload.
     Workload(WorkloadEvent),
     /// The command announced its end (`STOPPING=1`).
     CommandStopping,
     /// This signal asks this instance to stop.
     StopAsked(i32),
-    /// This machine must not have control. Repeated when the reason changes.
+    /// This machine must not have control. Repeated with a new reason.
     Cordoned(Cordon),
     /// The cordon is over.
     Uncordoned,
 }
 
-/// Output of the core. The driver carries actions out in order.
+/// Output of the core, carried out in order.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Action {
     /// Try to get control; the reply is [`Event::Acquired`].
     Acquire {
-        /// End of the attempt; undo anything that it may have obtained.
+        /// End of the attempt; undo what it may have obtained.
         give_up_at: Instant,
     },
     /// Ask whether this machine may compete; the reply is [`WorkloadEvent::Condition`].
@@ -217,10 +213,9 @@ pub enum Action {
         /// End of the attempt.
         give_up_at: Instant,
     },
-    /// Abandon the attempt to acquire, and undo what it may have obtained; the reply is
-    /// [`Event::Released`].
+    /// Undo what the attempt to acquire may obtain; the reply is [`Event::Released`].
     Withdraw {
-        /// End of the attempt to undo.
+        /// End of the attempt.
         give_up_at: Instant,
     },
     /// Renew the lease; the reply is [`Event::Renewed`].
@@ -230,10 +225,10 @@ pub enum Action {
     },
     /// Start the command.
     Start(Start),
-    /// Move the guardian's deadlines. Goes before anything that can block.
+    /// Move the guardian's deadlines, before anything that can block.
     Extend(Deadlines),
-    /// Send this signal to the command's group, and SIGKILL to the tree at the earlier of `end_of_grace`
-    /// and the lease's kill_at.
+    /// Send this signal to the command's group. SIGKILL follows at the earlier of `end_of_grace` and the
+    /// lease's kill_at.
     Drain {
         /// First signal.
         signal: i32,
@@ -242,7 +237,7 @@ pub enum Action {
     },
     /// SIGKILL the whole tree now.
     Kill,
-    /// Announce in the record that control will change soon. No code waits for the answer.
+    /// Announce in the record that control will change soon, without waiting for the answer.
     Announce,
     /// Record a task's result, after "tree empty"; the reply is [`Event::Recorded`].
     Record {
@@ -256,17 +251,16 @@ pub enum Action {
         /// End of the attempt.
         give_up_at: Instant,
     },
-    /// Forget the lease, and all requests about it, without asking the store: it runs out.
+    /// Let the lease run out: forget it, and all requests about it, without asking the store.
     Abandon,
-    /// Listen to this holder's doorbell only; `None`: to none. Rings go to
-    /// [`Tenure::rang`](super::Tenure::rang).
+    /// Listen to this bell only; rings go to [`Tenure::rang`](super::Tenure::rang).
     Attend {
-        /// Address of the bell.
+        /// Address; `None`: no bell.
         bell: Option<Bell>,
     },
     /// Run the standby command until a command was started. Comes once.
     StandBy,
-    /// Note that a tenure is over: its tree is empty, and the store knows all that it should.
+    /// Note that a tenure is over: the store knows all that it should.
     TenureOver {
         /// Reason.
         cause: Cause,
@@ -275,29 +269,28 @@ pub enum Action {
     Notify(Notice),
 }
 
-/// Message for people: one log line for each change of state, none per poll.
+/// Message for people: one log line for each change of state.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Notice {
-    /// This instance stands by behind this holder.
+    /// Stands by behind this holder.
     StandingBy(HolderInfo),
-    /// This instance obtained control.
+    /// Control obtained.
     InControl {
         /// Fencing token.
         token: u64,
     },
-    /// The store failed to answer while standing by or holding; sent when doubt begins.
+    /// The store fails to answer; sent when doubt begins.
     Doubt {
         /// Message of the store.
         why: String,
-        /// Moment of the stop signal if nothing changes; `None` while standing by.
+        /// Moment of the stop signal; `None` while standing by.
         term_at: Option<Instant>,
     },
-    /// The store refuses a credential that it accepted before, while standing by; sent at once, and once a
-    /// minute.
+    /// The store refuses a credential that it accepted before; sent at once, and once a minute.
     Refused {
         /// Message of the store.
         why: String,
-        /// Moment at which this instance leaves if nothing changes.
+        /// Moment at which this instance leaves.
         leaves_at: Instant,
     },
     /// The store answers again.
@@ -310,18 +303,18 @@ pub enum Notice {
     BackingOff {
         /// Moment of the restart.
         until: Instant,
-        /// Number of this restart within the window.
+        /// Number within the window.
         number: u32,
     },
     /// The command is started again now.
     Restarting,
-    /// The command reached its limit of restarts: control is handed over.
+    /// The limit of restarts is reached: control is handed over.
     RestartsSpent,
-    /// A hook failed before the command: control is handed over.
+    /// A hook failed: control is handed over.
     HookFailed(Failed),
-    /// The tenure reached its longest time while nothing ran: control is handed over.
+    /// The longest tenure ended while nothing ran: control is handed over.
     HoldOver,
-    /// The command has ended, and the lease is kept until `until`.
+    /// The lease outlasts the command until `until`.
     Keeping {
         /// Moment of the release.
         until: Instant,
@@ -331,43 +324,43 @@ pub enum Notice {
         /// End of the cool-down.
         until: Instant,
     },
-    /// This machine is cordoned, and this instance does not compete.
+    /// This machine is cordoned, and does not compete.
     Cordoned {
         /// Reason of the cordon.
         why: String,
     },
-    /// This instance competes again after a cordon.
+    /// The cordon is over.
     Uncordoned,
     /// This machine is not fit to take control.
     Unfit(Unfit),
     /// This machine is fit again.
     Fit,
-    /// The task's record has the result of a run.
+    /// The result of a run is recorded.
     Recorded {
         /// Result.
         outcome: Outcome,
         /// Number of the run, if failed runs are counted.
         attempt: u32,
     },
-    /// The result could not be recorded yet; sent once.
+    /// The result is not recorded yet; sent once.
     Unrecorded {
         /// Message of the store.
         why: String,
     },
-    /// The run of a task failed, and no instance tries again before `until`.
+    /// A run failed, and no instance tries again before `until`.
     Pausing {
         /// Moment of the release.
         until: Instant,
     },
-    /// The run of a task was stopped before its end, and nothing is recorded.
+    /// A run was stopped before its end, and nothing is recorded.
     NotDone,
-    /// The command left processes behind, which are being drained.
+    /// The command left processes behind.
     LeftBehind,
-    /// Control was lost, and the command may have run at the same time as another holder's.
+    /// The command may have run at the same time as another holder's.
     Overlapped,
     /// The lease was given back.
     Released,
-    /// This instance found the lease lost when it tried to give it back.
+    /// The lease was found lost at its release.
     FoundLost {
         /// Message of the store.
         why: String,
@@ -399,7 +392,7 @@ pub enum Failed {
     NotStarted(i32),
 }
 
-/// Reason why a tenure (or the wait for one) ended.
+/// Reason why a tenure, or the wait for one, ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Cause {
     /// The command ended by itself.
@@ -421,17 +414,16 @@ pub enum Cause {
         /// Message of the store.
         why: String,
     },
-    /// The tenure reached its longest time, and the competition goes on.
+    /// The tenure reached its longest time. The competition goes on.
     HandOver,
-    /// The command does not work here, and the competition goes on.
+    /// The command does not work here. The competition goes on.
     GivenUp(HandOverReason),
-    /// This machine is cordoned. After a tenure, the competition goes on when the cordon is over; a wait
-    /// may end before.
+    /// This machine is cordoned. The competition goes on after the cordon.
     Cordoned {
         /// Reason of the cordon.
         why: String,
     },
-    /// This machine was not fit when the time to wait was over.
+    /// This machine was not fit when the wait was over.
     Unfit(Unfit),
     /// The guardian died or fell silent.
     GuardianLost,
@@ -444,7 +436,7 @@ pub enum Cause {
     AlreadyDone(TaskResult),
     /// Control was not available in the time given (`-n`, `-w`).
     NotObtained(HolderInfo),
-    /// The store was out of reach, or refused this instance, before anything could start.
+    /// The store was out of reach, or refused this instance, before anything started.
     Store {
         /// One line for a person.
         why: String,
@@ -453,14 +445,14 @@ pub enum Cause {
     },
 }
 
-/// End of one instance's competition, from which the exit status is made.
+/// End of one instance's competition.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Ending {
     /// Reason.
     pub cause: Cause,
-    /// End of the command's main process, if it ran.
+    /// End of the main process, if it ran.
     pub exit: Option<Exit>,
-    /// A process of the tree may have lived when another instance could have control.
+    /// A process of the tree may have outlived control.
     pub overlap: bool,
     /// The lease was given back.
     pub released: bool,

@@ -1,9 +1,8 @@
-//! Health of a running command, which reports it (`--watchdog`) or is probed (`--health`); and its place in
-//! the lock's record.
+//! Health of a running command, which reports it (`--watchdog`) or is probed (`--health`).
 //!
 //! A pause of this process (stopped, suspended, starved) must never count as silence of the command. So
-//! [`Health`] asks for a look at short intervals. After a late look, the command gets another full period,
-//! and a probe that failed meanwhile does not count.
+//! [`Health`] looks at short intervals. After a late look, the command gets another full period, and a
+//! probe that failed meanwhile does not count.
 
 use std::time::Duration;
 
@@ -45,14 +44,14 @@ impl HealthRules {
     }
 }
 
-/// Rules of the probes of a command.
+/// Rules of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeRules {
-    /// Time from the beginning of one probe to that of the next.
+    /// Time from the beginning of one probe to the next.
     pub every: Duration,
     /// Time limit of a probe, at most `every`.
     pub timeout: Duration,
-    /// Number of failures in a row that mean a hung command; at least one.
+    /// Failures in a row that mean a hung command.
     pub failures: u32,
     /// Time from the command's start to the first probe.
     pub delay: Duration,
@@ -67,8 +66,7 @@ pub enum ProbeFailure {
     Exited(Exit),
     /// The probe did not start, for this error number of the kernel.
     NotStarted(i32),
-    /// This machine had no process, memory or descriptor for the probe, which says nothing about the
-    /// command.
+    /// This machine lacked resources, which says nothing about the command.
     NoRoom(i32),
     /// The server answered with this status, not 2xx.
     Answered(u16),
@@ -87,7 +85,7 @@ pub enum TlsFailure {
     UnknownIssuer,
     /// The certificate is for another name.
     OtherName,
-    /// The certificate is not valid at this time.
+    /// The certificate is not valid now.
     OutOfDate,
     /// The certificate is an authority's.
     IsAuthority,
@@ -102,7 +100,7 @@ pub enum TlsFailure {
 pub enum Hung {
     /// No `WATCHDOG=1` for this time.
     Silent(Duration),
-    /// Neither `READY=1` nor `WATCHDOG=1` within this time from its start.
+    /// Neither `READY=1` nor `WATCHDOG=1` within this time.
     NotReady(Duration),
     /// The command sent `WATCHDOG=trigger`.
     Triggered,
@@ -121,7 +119,7 @@ impl Cause {
 /// Report about a command's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthEvent {
-    /// The command said that it works, or a probe succeeded.
+    /// The command works.
     Answered {
         /// Probes had failed before.
         again: bool,
@@ -139,16 +137,16 @@ pub enum HealthEvent {
     NotAsked {
         /// Error number of the kernel.
         errno: i32,
-        /// Number of such probes in a row.
+        /// Number in a row.
         number: u32,
     },
     /// The command hangs, and must end.
     Hung(Hung),
-    /// The guardian of the probes is dead, so the command's health is unknown.
+    /// The guardian of the probes is dead.
     GuardianLost,
 }
 
-/// Message of a command on its notification socket.
+/// Message on the notification socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchdogWord {
     /// `WATCHDOG=1` or `READY=1`: the command works.
@@ -186,7 +184,6 @@ pub struct Health {
 struct Running {
     // Period of the watchdog: the command may set another than the rules'.
     period: Option<Duration>,
-    // Moment of the last word, or of a new period.
     heard: Instant,
     // Deadline of the first word; `None`: it came.
     ready_by: Option<Instant>,
@@ -209,8 +206,8 @@ impl Health {
         }
     }
 
-    /// Begins with a command. Called when it counts as started, and again when it is known to run: earlier
-    /// words stand, and a failure of a probe under way does not count.
+    /// Begins with a command. Called again when it is known to run: earlier words stand, and a failure of a
+    /// probe under way does not count.
     pub fn started(&mut self, now: Instant) {
         if self.rules.is_empty() {
             return;
@@ -251,8 +248,8 @@ impl Health {
         running.map_or(Instant::FOREVER, |running| running.due)
     }
 
-    /// Looks at the clock. Call it after passing on the words of the command, which may have waited, and
-    /// before the end of a probe, which may come late.
+    /// Looks at the clock. Call it after passing on the command's words, which may have waited, and before
+    /// a probe's end, which may come late.
     pub fn look(&mut self, now: Instant) -> Look {
         let (rules, start) = (self.rules.probe, self.rules.start);
         let Some(running) = &mut self.running else {
@@ -376,7 +373,6 @@ impl Running {
         self.period.map_or(Instant::FOREVER, silent)
     }
 
-    /// Gives the command its full time again.
     fn was_paused(&mut self, now: Instant, rules: Option<ProbeRules>, start: Duration) {
         self.heard = self.heard.max(now);
         self.ready_by = self.ready_by.map(|by| by.max(now + start));

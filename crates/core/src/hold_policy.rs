@@ -7,11 +7,12 @@ use super::Exit;
 use super::retry::Backoff;
 use crate::clock::Instant;
 
-// A command that cannot start must not fill the log, and must soon be found to start again.
+// Long enough not to fill the log with failed starts, short enough to notice soon that the command can
+// start.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Pauses from the end of a command to its next start. Without the first, a port still taken or a peer
-/// still starting would use up the restarts.
+/// Pauses from a command's end to its next start. The first is not zero: a port still taken, or a peer
+/// still starting, would use up the restarts.
 pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), LONGEST);
 
 // A command that ran this long was well: earlier failures count no more.
@@ -24,7 +25,7 @@ pub struct HoldPolicy {
     pub restart: Option<Restart>,
     /// Longest tenure, from its acquire; then control is handed over.
     pub max_hold: Option<Duration>,
-    /// Shortest tenure, from its acquire: the lease outlasts a command that ended by itself.
+    /// Shortest tenure, from its acquire, even if the command ends by itself.
     pub min_hold: Option<Duration>,
     /// Time before this instance competes again after a hand-over; `None`: two polls.
     pub cooldown: Option<Duration>,
@@ -68,7 +69,7 @@ impl Restart {
         growing.saturating_add(LONGEST.saturating_mul(self.limit.saturating_sub(8)))
     }
 
-    /// Tells whether the limit can be reached: the back-offs may take longer than the window.
+    /// Tells whether the back-offs leave the limit within reach.
     #[must_use]
     pub fn limit_is_within_reach(&self) -> bool {
         self.time_to_limit() < self.window
@@ -83,8 +84,8 @@ pub struct History {
 }
 
 impl History {
-    /// Returns the back-off and the number within the window of a restart, for a command that ended at
-    /// `now` after `ran`; `None` at the limit.
+    /// Returns the back-off and the number within the window of a restart, after a run of `ran`; `None` at
+    /// the limit.
     pub fn next(&mut self, rule: &Restart, ran: Duration, now: Instant) -> Option<(Duration, u32)> {
         self.recent.retain(|at| now.since(*at) < rule.window);
         let done = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);

@@ -1,8 +1,8 @@
 //! Observed lease: who may take over a lock that is a chain of versions, and when.
 //!
 //! A shared drive grants nothing and counts no time. But if two clients make one version, one of them
-//! learns that it exists. So a lock is a chain of versions, of which the greatest counts. Taking over,
-//! renewing, draining and releasing all make V + 1.
+//! learns that it exists. So a lock is a chain of versions, of which the greatest counts. Each change of a
+//! lease, its release included, makes the next one.
 //!
 //! ```text
 //! holder     t0 ── make V ─── answered ······ deadlines count from t0 ······ kill_at ─ margin ─ t0+D
@@ -119,7 +119,7 @@ impl Observed {
         self.own.map(|own| own.version)
     }
 
-    /// Returns the moment just before the request that made this instance's last answered version.
+    /// Returns the moment just before the request for this instance's last answered version.
     #[must_use]
     pub fn t0(&self) -> Option<Instant> {
         self.own.map(|own| own.t0)
@@ -149,8 +149,7 @@ impl Observed {
 
     /// Takes the stamp at which an earlier process saw this version, on this boot of this machine.
     pub fn remember(&mut self, version: Version, stamp: Instant) {
-        // Without this, `-n` once a minute would never take over from a dead holder: no process lives for a
-        // whole lease.
+        // Without this, `-n` once a minute would never take over from a dead holder.
         if let Some(seen) = &mut self.seen
             && seen.version == version
         {
@@ -202,8 +201,8 @@ impl Observed {
         };
         let ours = match claim {
             Some(claim) => claim.nonce == self.nonce,
-            // No contender can have made it before this instance's lease is over. The lease counts from the
-            // last answer: others may have seen this version long ago.
+            // No contender can have made it before the lease is over. The lease counts from the last
+            // answer: others may have seen this version long ago.
             None if now < own.t0 + (self.lease - self.lease / DRIFT) => true,
             None => return Exists::Unknown,
         };
@@ -218,8 +217,7 @@ impl Observed {
         Exists::Lost
     }
 
-    /// Forgets everything seen or made: the version before the one just made is missing, so the view was
-    /// stale.
+    /// Forgets everything: a version is missing, so the view was stale.
     pub fn reset_stale_view(&mut self) {
         self.own = None;
         self.seen = None;

@@ -1,7 +1,6 @@
-//! Clock of a service, as far as the dates of its answers prove it; and whether an answer is too old for
-//! its request.
+//! Clock of a service, as far as the dates of its answers prove it.
 //!
-//! A service counts a lease from the request that it answers. So an answer to an earlier request would keep
+//! A service counts a lease from the request that it answers, so an answer to an earlier request would keep
 //! a command running beyond its lease. It must never be mistaken for one of a service whose clock is late,
 //! nor the reverse.
 
@@ -162,7 +161,6 @@ mod tests {
         for phase in 0..1000 {
             let mut time = after(100_000 + phase);
             let renewal = 105_000 + phase;
-            // First the answer to the first renewal, then its copy as the second's.
             assert!(time.admits(&answer(renewal, renewal + 3, renewal + 1, 0)));
             let next = renewal + 5000;
             assert!(!time.admits(&answer(next, next + 3, renewal + 1, 0)));

@@ -10,7 +10,7 @@
 //! ```
 //! A task that is to be done once goes from "tree empty" to `Recording` instead of `Resting`.
 //!
-//! Each state has one function that says what every event means in it. These rules carry the promise:
+//! These rules carry the promise:
 //! - The clock is read before the event: a reply that waited while this process was stopped is judged after
 //!   the deadline, not before it.
 //! - Deadlines count from the moment *before* the last answered request was sent.
@@ -100,7 +100,7 @@ pub enum State {
     Standby,
     /// An attempt to acquire is in flight.
     Acquiring,
-    /// The lease is granted, but old: renew it before anything starts.
+    /// The lease is granted, but old: it must be renewed first.
     Confirming,
     /// The command runs.
     Holding,
@@ -108,11 +108,11 @@ pub enum State {
     Draining,
     /// The command's tree is being killed.
     Killing,
-    /// The lease is kept without a command: until the next start, or until its time is over.
+    /// The lease is kept without a command.
     Resting,
-    /// The command has ended, and its task's result is being recorded.
+    /// The task's result is being recorded.
     Recording,
-    /// No command runs; the lease (or what may be one) is being given back.
+    /// The lease, or what may be one, is being given back.
     Releasing,
     /// The competition is over.
     Done,
@@ -151,7 +151,7 @@ impl Tenure {
         }
     }
 
-    /// Cordons the machine from the beginning if there is a `cordon`.
+    /// Cordons the machine from the beginning.
     #[must_use]
     pub fn cordoned_by(mut self, cordon: Option<Cordon>) -> Tenure {
         if let Some(cordon) = cordon {
@@ -160,8 +160,7 @@ impl Tenure {
         self
     }
 
-    /// Makes this instance take control only while this machine is fit, which it asks this often; `None`:
-    /// always.
+    /// Makes this instance ask this often whether the machine is fit to take control.
     #[must_use]
     pub fn only_if(mut self, every: Option<Duration>) -> Tenure {
         if let Some(every) = every {
@@ -170,17 +169,17 @@ impl Tenure {
         self
     }
 
-    /// Makes the lock's record report the command's health this often, in these words; `None`: never.
+    /// Makes the lock's record report the command's health this often; `None`: never.
     #[must_use]
     pub fn telling_health(mut self, every: Option<Duration>, words: HealthWords) -> Tenure {
         self.context.health = every.map(|every| HealthRecord::new(every, words));
         self
     }
 
-    /// Takes in what happened at `now` and returns the actions, in order.
+    /// Takes in an event and returns the actions, in order.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
         let mut step = Step::at(now);
-        // Before the state: a cordon outlasts each of them.
+        // A cordon outlasts each state.
         if self.ending().is_none() {
             self.context.on_cordon(&mut step, &event);
             self.context.hears_of_the_condition(now, &event);
@@ -241,7 +240,7 @@ impl Tenure {
         }
     }
 
-    /// Returns when the record must report the command's health, while the lease is kept.
+    /// Returns when the record must report the command's health.
     #[must_use]
     pub fn health_due(&self) -> Instant {
         let stays = match &self.phase {
@@ -271,8 +270,8 @@ impl Tenure {
         &self.state
     }
 
-    /// Returns, while the lease is being given back, why the tenure ended (`None`: it never began), and the
-    /// command's exit, if it ran.
+    /// Returns the cause (`None`: the tenure never began) and the command's exit, while the lease is being
+    /// given back.
     #[must_use]
     pub fn leaving(&self) -> Option<(Option<&Cause>, Option<Exit>)> {
         if let Phase::Releasing(releasing) = &self.phase {

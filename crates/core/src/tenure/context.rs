@@ -23,7 +23,7 @@ use crate::{
 // five seconds, because a crontab's `-n` waits.
 const ONE_LOOK: Duration = Duration::from_secs(3);
 
-// A single report of an outage, hours ago, would be far up in the log.
+// A single report of an outage would soon be far up in the log.
 const REMINDER: Duration = Duration::from_secs(60);
 
 // A wrong clock must not turn a cordon's drain into a kill.
@@ -49,9 +49,9 @@ pub(super) struct Context {
     first_sent: Option<Instant>,
     pub(super) woken: Option<Instant>,
     pub(super) doorbell: Doorbell,
-    // The configuration is right, so from now on silence never ends this instance.
+    // From now on silence never ends this instance.
     contacted: bool,
-    // The command was started once, so no wait limit ends this instance.
+    // No wait limit ends this instance any more.
     controlled: bool,
     controlled_before: bool,
     // Unless another holder was seen since.
@@ -216,7 +216,6 @@ impl Context {
         self.was_seen(step);
     }
 
-    /// Notes an answer that says nothing about an earlier attempt.
     pub(super) fn was_seen(&mut self, step: &mut Step) {
         self.contacted = true;
         (self.refused_since, self.told_refused) = (None, false);
@@ -272,7 +271,8 @@ impl Context {
         self.doubt.as_deref()
     }
 
-    /// Not after the first look, or when a drain begins or ends.
+    /// Tells whether the next look keeps the interval: not after the first look, or when a drain begins or
+    /// ends.
     pub(super) fn keeps_the_interval(&self, holder: &HolderInfo) -> bool {
         let before = self.seen.as_ref();
         before.is_some_and(|seen| seen.draining == holder.draining)
@@ -326,8 +326,8 @@ impl Context {
         self.controlled_before |= matches!(event, Event::Workload(WorkloadEvent::Started { .. }));
     }
 
-    /// Notes that the command was not started, because a hook failed (`None`: a stop interrupted it). The
-    /// wait limit holds again, or an instance with one look would try for ever.
+    /// The wait limit holds again, or an instance with one look would try for ever. `None`: a stop
+    /// interrupted the hook.
     pub(super) fn not_prepared(&mut self, how: Option<Failed>) {
         self.controlled = self.controlled_before;
         self.failed_hook = how;
@@ -360,7 +360,8 @@ impl Context {
         })
     }
 
-    /// Early enough to give control away before the disturbance, as far as a command can be that quick.
+    /// Ends the grace early enough to give control away before the disturbance, as far as a command can be
+    /// that quick.
     pub(super) fn end_of_grace_for_a_cordon(&self, now: Instant) -> Instant {
         let grace = self.rules.grace;
         let before = self.cordon.as_ref().map_or(now, |cordon| cordon.before);

@@ -151,7 +151,6 @@ impl Releasing {
         match self.progress {
             ReleaseProgress::Renewing { until } => until,
             ReleaseProgress::Due { at } => at,
-            // The attempt has a time limit, and its reply always comes.
             ReleaseProgress::InFlight { .. } => Instant::FOREVER,
         }
     }
@@ -254,7 +253,6 @@ impl Releasing {
         }
     }
 
-    /// Takes the answer to the renewal that was in flight when the tree was empty.
     fn renewed(
         mut self,
         context: &mut Context,
@@ -270,7 +268,6 @@ impl Releasing {
             Err(Failure::Lost { until, .. }) => Some(until.unwrap_or(Instant::ZERO)),
         };
         if let Some(others_from) = others_from {
-            // The loss may have come before or after the tree was empty.
             self.overlap |= self.empty_at.is_some_and(|at| at > others_from);
         }
         match self.progress {
