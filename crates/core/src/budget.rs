@@ -108,7 +108,7 @@ impl Budget {
         }
     }
 
-    /// Returns the division of a message's lock, which can be much shorter or longer than a lease.
+    /// Returns the division of a message's lock, of any length.
     ///
     /// The grace is a sixth (at most 10 s). The margin is a thirtieth (at most 2 s), or more if the clocks
     /// demand it. The renewal is at `share` per cent of the lock, or earlier if two attempts (4 s, or a

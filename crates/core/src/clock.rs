@@ -88,7 +88,7 @@ pub fn start_thread(name: &str, job: impl FnOnce() + Send + 'static) -> io::Resu
 }
 
 /// Starts a thread that waits in the kernel. A simulation calls `look` instead, which returns when to look
-/// again at the latest, or nothing to end.
+/// again at the latest.
 ///
 /// # Errors
 /// If the system has no thread for it.
@@ -106,7 +106,7 @@ pub fn start_waiting(
     start_thread(name, job)
 }
 
-/// Blocks the calling thread, on a clock that stops while the machine is suspended.
+/// Blocks the calling thread, but not for the time of a suspend.
 pub fn pause(span: Duration) {
     #[cfg(debug_assertions)]
     if simulated::pause(span) {
@@ -115,7 +115,7 @@ pub fn pause(span: Duration) {
     thread::sleep(span);
 }
 
-/// Tells whether this thread belongs to a simulation, in which it waits by [`pause`] alone.
+/// Tells whether this thread belongs to a simulation, and may only wait by [`pause`].
 pub fn is_simulated() -> bool {
     #[cfg(debug_assertions)]
     return simulated::now().is_some();

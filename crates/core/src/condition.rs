@@ -13,14 +13,14 @@ const LEAST_LIMIT: Duration = Duration::from_secs(5);
 // Each question may cost a process.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Reason why a machine is not fit to take control.
+/// Reason why a machine is not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// The condition's command did not succeed.
     Failed(Failed),
     /// The command did not end in time.
     TimedOut,
-    /// The guardian that asks died, or cannot kill one of its processes.
+    /// The guardian that asks died, or cannot kill a process.
     Unasked,
     /// The embedding program refused.
     Said,
@@ -45,7 +45,7 @@ impl Condition {
     }
 
     /// Returns when to ask next; [`Instant::FOREVER`] while a question is open.
-    // From the answer: a slow one counts as long as a fast one.
+    // A slow answer counts as long as a fast one.
     pub fn due(&self) -> Instant {
         if self.asking.is_some() {
             return Instant::FOREVER;
@@ -84,7 +84,7 @@ impl Condition {
         self.answer.and_then(|(_, answer)| answer.err())
     }
 
-    /// Tells whether the last answer was a yes and no question is open.
+    /// Tells whether the last answer was a yes, with no open question.
     pub fn is_yes(&self) -> bool {
         self.asking.is_none() && self.answer.is_some_and(|(_, answer)| answer.is_ok())
     }

@@ -9,8 +9,8 @@ use std::time::Duration;
 use super::{Cause, Exit, HandOverReason};
 use crate::clock::Instant;
 
-// Number of looks in a period. An unnoticed pause between two looks takes at most an eighth of the slack of
-// a command that speaks twice in its period (sd_watchdog_enabled(3)).
+// An unnoticed pause between two looks takes at most an eighth of the slack of a command that speaks twice
+// in its period (sd_watchdog_enabled(3)).
 const LOOKS: u32 = 8;
 // A longer pause would take a good part of a probe's time unnoticed.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
@@ -66,11 +66,11 @@ pub enum ProbeFailure {
     Exited(Exit),
     /// The probe did not start, for this error number of the kernel.
     NotStarted(i32),
-    /// This machine lacked resources, which says nothing about the command.
+    /// This machine lacked resources, so the failure does not count.
     NoRoom(i32),
-    /// The server answered with this status, not 2xx.
+    /// The server's status was not 2xx.
     Answered(u16),
-    /// The server refuses the connection or is out of reach.
+    /// The server is out of reach.
     NoConnection,
     /// TLS failed.
     NoTls(TlsFailure),
@@ -182,7 +182,7 @@ pub struct Health {
 
 #[derive(Clone, Copy, Debug)]
 struct Running {
-    // Period of the watchdog: the command may set another than the rules'.
+    // The command may set another period than the rules'.
     period: Option<Duration>,
     heard: Instant,
     // Deadline of the first word; `None`: it came.
@@ -192,7 +192,6 @@ struct Running {
     probing: Option<bool>,
     failed: u32,
     not_asked: u32,
-    // Moment of the next look.
     due: Instant,
 }
 
@@ -235,7 +234,7 @@ impl Health {
         self.running = None;
     }
 
-    /// Tells whether a command runs of which something is expected.
+    /// Tells whether anything is expected of a command.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()

@@ -23,8 +23,8 @@ pub type Version = u64;
 /// Shortest lease of a chain: two attempts to renew must fit in.
 pub const SHORTEST_LEASE: Duration = Duration::from_secs(10);
 
-/// Longest lease of a chain. A version without a readable record is held for as long, because its maker may
-/// have any lease.
+/// Longest lease of a chain. A version without a readable record is held for as long: its maker may have
+/// any lease.
 pub const LONGEST_LEASE: Duration = Duration::from_secs(60);
 
 /// Facts in a version's record on which other instances' decisions depend.
@@ -41,7 +41,7 @@ pub struct Claim {
 /// Next act of a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Make this version; if the store confirms it, the lock is taken.
+    /// Make this version, which takes the lock.
     Make(Version),
     /// Look again; without a new version, the lock is available at this moment.
     Wait(Instant),
@@ -52,12 +52,12 @@ pub enum Next {
 /// Meaning for a holder of a version that exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exists {
-    /// An earlier attempt made it, and the answer was lost. Its lease counts from long ago, so make the
-    /// next version.
+    /// An earlier attempt made it, and the answer was lost. Its lease counts from long ago: make the next
+    /// version.
     Ours,
     /// Another instance made it.
     Lost,
-    /// The record cannot be read, and another instance can have made it.
+    /// Another instance may have made it: the record cannot be read.
     Unknown,
 }
 
@@ -134,8 +134,7 @@ impl Observed {
             _ if version == 0 => {}
             // A stale view, of a cache or another server of the share.
             Some(seen) if version < seen.version => {}
-            // The stamp stays: the holder has done nothing since. A record may come late, but never
-            // changes.
+            // The stamp stays: the holder has done nothing since.
             Some(seen) if version == seen.version => seen.claim = seen.claim.or(claim),
             seen => {
                 *seen = Some(Seen {

@@ -1,5 +1,4 @@
-//! Moments of retries: pauses that grow, a spread that keeps standbys from asking in step, and the
-//! service's `Retry-After`.
+//! Moments of retries, spread so that standbys do not ask in step.
 
 use std::time::Duration;
 
@@ -79,8 +78,8 @@ impl Jitter {
     }
 
     /// Returns when to begin the next attempt, after one sent at `sent` failed at `now`: every 2 s ±20 %
-    /// from start to start, or later if the service `asked` for it, but not beyond `latest`. A fifth of its
-    /// wish at most is added, because other clients got the same.
+    /// from start to start, or later if the service `asked` for it, but not beyond `latest`. Up to a fifth
+    /// is added to its wish, because other clients got the same.
     pub fn again_at(
         &mut self,
         sent: Instant,

@@ -141,8 +141,8 @@ pub fn is_safe_from_others(directory: &Metadata) -> bool {
     directory.is_dir() && is_trusted && !others_write
 }
 
-/// Lists this user's entries of a directory with this prefix and kind. Another user's entry in a shared
-/// directory is not for this one to judge, open or remove.
+/// Lists this user's entries of a directory with this prefix and kind. Those of other users are not for
+/// this one to judge, open or remove.
 pub fn ours_in(
     directory: &Path,
     prefix: &str,

@@ -1,8 +1,7 @@
 //! Clock that a test sets, and the threads of a simulated process. Never in a release.
 //!
 //! The threads are real ones, for work that blocks. One of them runs at a time, and none while the process
-//! is polled. Each gives control back where it would wait in the kernel, so the simulation decides when it
-//! goes on.
+//! is polled. Each gives control back where it would wait in the kernel.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -50,8 +49,7 @@ struct Thread {
 }
 
 impl SimulatedClock {
-    /// Does `work` at `now`, on a machine that was suspended for `suspended` in total; first wakes due
-    /// sleeps.
+    /// Does `work` at `now`, on a machine that was suspended for `suspended` in total.
     pub fn enter<T>(
         self: &Rc<Self>,
         now: Instant,
@@ -70,7 +68,7 @@ impl SimulatedClock {
         }
         NOW.set(Some(now));
         CLOCK.set(Some(Rc::clone(self)));
-        // Even if `work` panics: the thread's next test has another clock.
+        // The thread's next test has another clock.
         let _leave = Leave;
         self.run_threads(now);
         work()
@@ -100,8 +98,7 @@ impl SimulatedClock {
         self.threads.borrow_mut().extend(begun);
     }
 
-    /// Sets the least and the most time of a request on its way. If `rarely`, few take longer than the
-    /// least.
+    /// Sets the least and the most time of a request. If `rarely`, few take longer than the least.
     pub fn travel(&self, least: Duration, most: Duration, rarely: bool) {
         self.travel.set((least, most));
         self.rarely.set(rarely);
@@ -258,7 +255,7 @@ impl Drop for Sleep {
     }
 }
 
-/// Work of a thread from one wait to the next; returns when the wait ends at the latest.
+/// Work of a thread up to its next wait; returns when that ends at the latest.
 type Body = Box<dyn FnMut(Resumed) -> Option<Instant>>;
 pub(super) type Carried = Arc<dyn Any + Send + Sync>;
 type Job = Box<dyn FnOnce() + Send>;
@@ -318,7 +315,7 @@ pub(super) fn pause(span: Duration) -> bool {
     })
 }
 
-/// Returns the surroundings of this thread's simulated process.
+/// Returns the surroundings of this simulated process.
 pub fn carried() -> Option<Carried> {
     BATON.with_borrow(|baton| baton.as_ref()?.carried.clone())
 }

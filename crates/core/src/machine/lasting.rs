@@ -1,7 +1,7 @@
 //! Files that must outlast cleaners of temporary files, such as systemd-tmpfiles.
 //!
 //! A lock that a command has held for weeks looks old. If a cleaner removed it, the next instance would
-//! make a new file and run at the same time. Each owner adds its file; the driver calls [`keep`].
+//! make a new file and run at the same time.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;

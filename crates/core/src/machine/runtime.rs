@@ -46,8 +46,7 @@ pub fn runtime() -> io::Result<OwnRuntime> {
 }
 
 fn make_room() {
-    // Each slot's file and each client's connection stays open. If the limit stays, failed opens are
-    // reported.
+    // Each slot's file and each client's connection stays open.
     const WANTED: u64 = 4096;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(WANTED)), hard);

@@ -54,7 +54,7 @@ pub(super) struct Context {
     // No wait limit ends this instance any more.
     controlled: bool,
     controlled_before: bool,
-    // Unless another holder was seen since.
+    // Failure in the last tenure, unless another holder was seen since.
     failed_hook: Option<Failed>,
     standing: bool,
     // An unanswered attempt may have obtained the lease. Unless it is undone, it keeps all others out.
@@ -62,7 +62,7 @@ pub(super) struct Context {
     seen: Option<HolderInfo>,
     doubt: Option<String>,
     told_doubt: Instant,
-    // Without another answer since.
+    // Beginning of refusals without another answer since.
     refused_since: Option<Instant>,
     told_refused: bool,
     pub(super) stop: StopRequests,

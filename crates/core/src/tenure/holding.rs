@@ -312,7 +312,6 @@ impl Holding {
             Event::Workload(WorkloadEvent::TreeStuck) => {
                 Releasing::never(step, self.run.exit, Cause::GuardianLost)
             }
-            // The guardian had not yet read the later deadlines.
             Event::Workload(WorkloadEvent::Acting) => self.guardian_acts(step),
             Event::StopAsked(signal) => {
                 // Nothing ran before, so this is the first.

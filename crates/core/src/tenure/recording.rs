@@ -128,7 +128,6 @@ impl Recording {
                 }
             }
             Event::Workload(WorkloadEvent::Lost) => {
-                // This instance can start nothing more; the result is as good as before.
                 context.guardian_lost = true;
                 self.go_on(context, step)
             }
@@ -234,7 +233,6 @@ impl Recording {
     }
 
     fn give_up(mut self, context: &mut Context, step: &mut Step) -> Phase {
-        // The lease may have been lost before there was anything to record.
         let lost = self.run.held_lease.lost();
         let why = self.why.take();
         let why = why.or(lost.then(|| "the lease was lost".to_owned()));

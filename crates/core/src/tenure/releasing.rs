@@ -25,7 +25,7 @@ pub(super) struct Releasing {
     // Moment from which another instance can have the lease because it ran out.
     others_from: Instant,
     began: bool,
-    // Only then is the release reported.
+    // Only a granted lease's release is reported.
     granted: bool,
     give_up_at: Instant,
     progress: ReleaseProgress,

@@ -1,5 +1,4 @@
-//! Control with nothing running: the lease is kept until the command is started again (the back-off of a
-//! restart), or until a minimal hold is over.
+//! Control with nothing running: the lease is kept for a restart, or for a minimal hold.
 
 use super::context::Context;
 use super::held_lease::Answer;

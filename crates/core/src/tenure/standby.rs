@@ -71,7 +71,6 @@ impl Standby {
                 self.look(context, step)
             }
             Event::Freed => {
-                // At once, unless the wake-up before was in vain a moment ago.
                 let woken = context.woken.map(|woken| woken + FREED_GAP);
                 self.next_at = woken.map_or(step.now, |next| next.max(step.now));
                 context.woken = Some(self.next_at);
@@ -83,7 +82,6 @@ impl Standby {
                     Ok(()) => context.is_known_as_unfit(),
                     Err(_) => context.rules.once.is_some(),
                 };
-                // No wake-up came meanwhile, or there is a result to look for.
                 if looks && self.next_at == Instant::FOREVER {
                     self.next_at = step.now;
                 }
@@ -94,7 +92,6 @@ impl Standby {
                 context.leave(step, Cause::Stopped(signal))
             }
             Event::Workload(WorkloadEvent::Lost) => context.leave(step, Cause::GuardianLost),
-            // A grant without an open attempt.
             Event::Acquired(Ok(_)) => Releasing::return_unasked_grant(context, step),
             Event::Acquired(Err(_))
             | Event::CommandStopping
@@ -196,8 +193,8 @@ impl Acquiring {
                 context.guardian_lost = true;
                 Releasing::of_an_attempt(step, Cause::GuardianLost)
             }
-            // The attempt has a time limit. A cordoned machine gives back what it obtains, and the store
-            // repeats an offer when this instance listens again.
+            // A cordoned machine gives back what it obtains, and the store repeats an offer when this
+            // instance listens again.
             Event::Ticked
             | Event::Freed
             | Event::Cordoned(_)
@@ -247,8 +244,8 @@ pub(super) fn no_answer(
     ask_again(context, step, sent, retry_after, Instant::FOREVER)
 }
 
-/// Before the first contact, a refusal ends this instance. Later, keys are being rotated or a container is
-/// being moved: only a credential that stays refused ends it, because a restart would read a new one.
+/// Before the first contact, a refusal ends this instance. Later, while keys are being rotated, only a
+/// credential that stays refused ends it, because a restart would read a new one.
 fn refusal(
     context: &mut Context,
     step: &mut Step,
@@ -293,7 +290,7 @@ fn ask_again(
     Standby::until(next_at).look(context, step)
 }
 
-/// Moves the next look before the end of the wait, if it would come too late to count.
+/// A look at the end of the wait would come too late to count.
 fn last_look(context: &Context, now: Instant, next_at: Instant) -> Instant {
     let end = context.wait_ends();
     let last = end - LAST_LOOK;
@@ -303,6 +300,7 @@ fn last_look(context: &Context, now: Instant, next_at: Instant) -> Instant {
     next_at
 }
 
+/// Look whether a task that is to be done once is over, while the machine is not fit.
 #[derive(Debug)]
 pub(super) struct Looking {
     sent: Instant,
@@ -343,9 +341,8 @@ impl Looking {
                 context.leave(step, Cause::Stopped(signal))
             }
             Event::Workload(WorkloadEvent::Lost) => context.leave(step, Cause::GuardianLost),
-            // A grant without an open attempt.
             Event::Acquired(Ok(_)) => Releasing::return_unasked_grant(context, step),
-            // The look has a time limit, and its reply always comes; the rest can wait until then.
+            // The rest can wait until the look, which has a time limit, is over.
             Event::Ticked
             | Event::Freed
             | Event::Cordoned(_)
@@ -453,7 +450,6 @@ mod tests {
         waits.sort_unstable();
         let median = waits[waits.len() / 2];
         assert!(median <= poll * 51 / 100, "{median:?}");
-        // The wait after a hand-over just behind the first look, as `cargo bench` measures it.
         let mut first: Vec<Duration> = (0..10_000)
             .map(|_| poll_interval(poll, false, false, &mut jitter))
             .collect();
