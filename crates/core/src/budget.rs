@@ -86,8 +86,8 @@ pub enum BudgetError {
 }
 
 impl Budget {
-    /// Returns the default division: renewal after a third, grace of a sixth (1 to 10 whole seconds, but 1
-    /// s if two attempts would not fit in), margin of a thirtieth (whole seconds).
+    /// Returns the default division: renewal after a third, grace of a sixth (1 to 10 whole seconds),
+    /// margin of a thirtieth (whole seconds). The grace is 1 s if two attempts would not fit in.
     #[must_use]
     pub fn for_lease(lease: Duration) -> Budget {
         let budget = Budget {
@@ -111,9 +111,9 @@ impl Budget {
     /// Returns the division of a message's lock, of any length.
     ///
     /// The grace is a sixth (at most 10 s). The margin is a thirtieth (at most 2 s), or more if the clocks
-    /// demand it. The renewal is at `share` per cent of the lock, or earlier if two attempts (4 s, or a
-    /// quarter of a lock of less than 16 s) would not fit in before SIGTERM. An attempt takes at most half
-    /// of the time from the renewal to SIGTERM, and at most `renew_every`.
+    /// demand it. The renewal is at `share` per cent of the lock, or earlier if two attempts would not fit
+    /// in before SIGTERM. They need 4 s, or a quarter of a shorter lock than 16 s. An attempt takes at most
+    /// half of the time from the renewal to SIGTERM, and at most `renew_every`.
     #[must_use]
     pub fn for_lock(lock: Duration, share: u32) -> Budget {
         // The rules of `validate`, turned round: the queue sets the lock's time.

@@ -50,8 +50,8 @@ pub struct HolderInfo {
     pub expires: Option<Instant>,
     /// Address at which the holder rings.
     pub bell: Option<Box<Bell>>,
-    /// Keep polling although the bell is heard: with slots, another holder may give up its lease unheard,
-    /// and an observed lease counts from when its last renewal was seen.
+    /// Keep polling although the bell is heard. With slots, another holder may give up its lease unheard;
+    /// an observed lease counts from when its last renewal was seen.
     pub polls_as_ever: bool,
 }
 

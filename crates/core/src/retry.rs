@@ -77,9 +77,9 @@ impl Jitter {
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Returns when to begin the next attempt, after one sent at `sent` failed at `now`: every 2 s ±20 %
-    /// from start to start, or later if the service `asked` for it, but not beyond `latest`. Up to a fifth
-    /// is added to its wish, because other clients got the same.
+    /// Returns when to begin the next attempt, after one sent at `sent` failed at `now`. Attempts begin
+    /// every 2 s ±20 %, or later if the service `asked` for it, but not beyond `latest`. Up to a fifth is
+    /// added to its wish, because other clients got the same.
     pub fn again_at(
         &mut self,
         sent: Instant,

@@ -160,7 +160,7 @@ impl Tenure {
         self
     }
 
-    /// Makes this instance ask this often whether the machine is fit to take control.
+    /// Makes this instance ask this often whether the machine is fit to take control; `None`: always.
     #[must_use]
     pub fn only_if(mut self, every: Option<Duration>) -> Tenure {
         if let Some(every) = every {

@@ -1,4 +1,4 @@
-//! Clock that a test sets, and the threads of a simulated process. Never in a release.
+//! Clock that a test sets, and the threads of a simulated process.
 //!
 //! The threads are real ones, for work that blocks. One of them runs at a time, and none while the process
 //! is polled. Each gives control back where it would wait in the kernel.

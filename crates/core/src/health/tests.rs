@@ -378,7 +378,6 @@ impl World {
             if pause > next {
                 self.now = next.max(self.now) + self.some(ms(200));
             } else {
-                // From a hiccup to a night.
                 let longest = [ms(900), secs(4), secs(40), secs(400), secs(30_000)];
                 let length = self.some(longest[self.pauses as usize % longest.len()]);
                 if self.pauses.is_multiple_of(2) {

@@ -49,9 +49,9 @@ pub(super) struct Context {
     first_sent: Option<Instant>,
     pub(super) woken: Option<Instant>,
     pub(super) doorbell: Doorbell,
-    // From now on silence never ends this instance.
+    // The store answered once, so silence never ends this instance.
     contacted: bool,
-    // No wait limit ends this instance any more.
+    // The command was started once, so no wait limit ends this instance.
     controlled: bool,
     controlled_before: bool,
     // Failure in the last tenure, unless another holder was seen since.

@@ -100,7 +100,7 @@ impl HeldLease {
         if !self.lost() {
             return planned;
         }
-        // The store's clock counted that time, too.
+        // Less the margin again: the store's clock counted that time, too.
         planned.min(self.safe_until - self.budget.map_or(MARGIN, |b| b.margin))
     }
 

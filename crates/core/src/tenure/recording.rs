@@ -131,7 +131,6 @@ impl Recording {
                 context.guardian_lost = true;
                 self.go_on(context, step)
             }
-            // Nothing runs.
             Event::Ticked
             | Event::Cordoned(_)
             | Event::Uncordoned

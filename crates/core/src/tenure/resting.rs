@@ -197,7 +197,6 @@ impl Resting {
                         context.doubts(step, why, None);
                         self.go_on(context, step)
                     }
-                    // The check of the clock excludes this.
                     Answer::TooLate => self.go_on(context, step),
                     Answer::Lost(why) => {
                         step.report(Notice::LeftToRunOut { why: why.clone() });

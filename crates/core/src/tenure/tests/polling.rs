@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Returns the shortest and the longest wait of standbys that saw `first` and then `second`.
+/// Returns the shortest and the longest wait after `first` and then `second`.
 fn waits(poll: Duration, first: &HolderInfo, second: &HolderInfo) -> (Duration, Duration) {
     let waits = (0..500).map(|seed| {
         let mut tenure = acquiring(Rules {
