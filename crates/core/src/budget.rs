@@ -1,11 +1,9 @@
-//! Arithmetic of a lease's time: when to renew, drain and kill. The resulting [`Deadlines`] go from here to
-//! the guardian's timer.
+//! Arithmetic of a lease's time: when to renew, drain and kill.
 //!
 //! ```text
 //! t0 ──────── renew ──────── term_at ──────── kill_at ─ margin ─ expiry = t0 + lease
 //! ```
-//! Called by the tenure, and by `config` to refuse settings that cannot keep the promise. Knows no store:
-//! `config` checks the limits of each kind of lease (15 to 60 s on a blob).
+//! Knows no store: `config` checks the limits of each kind of lease (15 to 60 s on a blob).
 
 use std::fmt;
 use std::time::Duration;
@@ -13,12 +11,10 @@ use std::time::Duration;
 use crate::clock::Instant;
 
 /// Longest time for one attempt to acquire, renew or release.
-// A dead connection shows only when an attempt gives up, and a lease of 15 s must have time left for
-// another one.
+// A dead connection shows only when an attempt gives up, and a lease of 15 s needs time for another one.
 pub const ATTEMPT: Duration = Duration::from_secs(5);
 
 /// Time from the start of a failed attempt to the start of the next (±20 %).
-// An attempt that hung for its whole 5 s is followed at once.
 pub const RETRY: Duration = Duration::from_secs(2);
 
 /// Time after which an unanswered request is no longer on its way.
@@ -29,13 +25,13 @@ pub const LATE: Duration = Duration::from_secs(5);
 // hundred times better; clocks of virtual machines sometimes are not.
 pub(super) const DRIFT: u32 = 50;
 
-// Time that a SIGKILL to a whole tree takes on a busy machine, on top of the drift.
+// Time of a SIGKILL to a whole tree on a busy machine.
 const KILLING: Duration = Duration::from_millis(200);
 
 /// Division of a lease's time (design section 3).
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Budget {
-    /// Time that a grant lasts at the store.
+    /// Time of a grant at the store.
     pub lease: Duration,
     /// Time from one renewal to the next.
     pub renew_every: Duration,
@@ -43,18 +39,21 @@ pub struct Budget {
     pub grace_on_loss: Duration,
     /// Time from SIGKILL to the end of the lease.
     pub margin: Duration,
-    /// Longest time for one attempt to renew; shorter just before SIGTERM.
+    /// Longest time for one attempt to renew.
     pub attempt: Duration,
 }
 
-/// Inequality that does not hold. The message names the numbers and the flag to change.
+/// Inequality that does not hold.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum BudgetError {
-    /// The lease has no length.
+    /// Lease without a length.
     #[error("--lease is 0 s: a lease needs a length")]
     NoLease,
     /// Renewals would come faster than retries.
-    #[error("renewing every {} is more often than the {} between two attempts: raise --lease", Seconds(*renew_every), Seconds(RETRY))]
+    #[error(
+        "renewing every {} is more often than the {} between two attempts: raise --lease",
+        Seconds(*renew_every), Seconds(RETRY)
+    )]
     RenewsTooOften {
         /// Time from one renewal to the next.
         renew_every: Duration,
@@ -65,16 +64,18 @@ pub enum BudgetError {
         Seconds(*margin), Seconds(*lease), Seconds(*least)
     )]
     MarginTooShort {
-        /// Margin that was set.
+        /// Margin.
         margin: Duration,
-        /// Lease that the margin belongs to.
+        /// Lease.
         lease: Duration,
         /// Smallest sound margin.
         least: Duration,
     },
     /// One lost packet would stop the command.
     #[error(
-        "no room for two attempts to renew: the first comes {} after the last success and two need {}, but SIGTERM is due after {} (--lease {} less --grace-on-loss {} less --margin {}): raise --lease or lower --grace-on-loss",
+        "no room for two attempts to renew: the first comes {} after the last success and two need {}, \
+         but SIGTERM is due after {} (--lease {} less --grace-on-loss {} less --margin {}): \
+         raise --lease or lower --grace-on-loss",
         Seconds(budget.renew_every), Seconds(2 * RETRY), Seconds(budget.term_after()),
         Seconds(budget.lease), Seconds(budget.grace_on_loss), Seconds(budget.margin)
     )]
@@ -85,20 +86,19 @@ pub enum BudgetError {
 }
 
 impl Budget {
-    /// Returns the default division of a lease: a renewal after a third, a grace of a sixth (whole seconds,
-    /// 1 to 10) and a margin of a thirtieth (whole seconds, at least 1). The grace is 1 s where two
-    /// attempts to renew would not fit in otherwise.
+    /// Returns the default division: renewal after a third, grace of a sixth (1 to 10 whole seconds),
+    /// margin of a thirtieth (whole seconds). The grace is 1 s if two attempts would not fit in.
     #[must_use]
     pub fn for_lease(lease: Duration) -> Budget {
         let budget = Budget {
             lease,
-            // Early: a store may be away for almost half of the lease without harm.
+            // A store may be away for almost half of the lease without harm.
             renew_every: lease / 3,
             grace_on_loss: whole_seconds(lease / 6).min(Duration::from_secs(10)),
             margin: whole_seconds(lease / 30),
             attempt: ATTEMPT,
         };
-        // The shortest lease of a shared drive has no room for two attempts and a grace of 2 s.
+        // The case of a shared drive's shortest lease.
         match budget.validate() {
             Err(BudgetError::NoSecondAttempt { .. }) => Budget {
                 grace_on_loss: Duration::from_secs(1),
@@ -108,17 +108,15 @@ impl Budget {
         }
     }
 
-    /// Returns the division of a message's lock, which can be much shorter or longer than a lease.
+    /// Returns the division of a message's lock, of any length.
     ///
-    /// The grace is a sixth (at most 10 s). The margin is a thirtieth (at most 2 s), or what the clocks
-    /// demand if that is more. The renewal is at `share` per cent of the lock, or earlier if two attempts,
-    /// of 4 s or a quarter of a lock of less than 16 s, would not fit in before SIGTERM. One attempt takes
-    /// at most half of the time from the renewal to SIGTERM, and no longer than from one renewal to the
-    /// next.
+    /// The grace is a sixth (at most 10 s). The margin is a thirtieth (at most 2 s), or more if the clocks
+    /// demand it. The renewal is at `share` per cent of the lock, or earlier if two attempts would not fit
+    /// in before SIGTERM. They need 4 s, or a quarter of a shorter lock than 16 s. An attempt takes at most
+    /// half of the time from the renewal to SIGTERM, and at most `renew_every`.
     #[must_use]
     pub fn for_lock(lock: Duration, share: u32) -> Budget {
-        // The rules of `validate`, turned round: the queue sets the lock's time, so each lock must come out
-        // sound.
+        // The rules of `validate`, turned round: the queue sets the lock's time.
         let least = lock / DRIFT + KILLING;
         let margin = least.max((lock / 30).min(Duration::from_secs(2)));
         let grace_on_loss = (lock / 6).min(Duration::from_secs(10));
@@ -135,7 +133,7 @@ impl Budget {
         }
     }
 
-    /// Returns this division with renewals at most `most` apart, for a lock whose length is known only from
+    /// Returns this division with renewals at most `most` apart, for a lock whose length comes from
     /// comparing two clocks.
     #[must_use]
     pub fn renewing_within(self, most: Option<Duration>) -> Budget {
@@ -153,17 +151,16 @@ impl Budget {
         RETRY.min(self.attempt)
     }
 
-    /// The moment from which others may acquire.
+    /// Moment from which others may acquire.
     #[must_use]
     pub fn expiry(&self, t0: Instant) -> Instant {
         t0 + self.lease
     }
 
-    /// Moment before which no other instance can have control, however far the clocks have parted. A
-    /// process that lives longer may overlap.
+    /// Moment before which no other instance can have control, however far the clocks have parted.
     #[must_use]
     pub fn others_from(&self, t0: Instant) -> Instant {
-        // Earlier than the expiry: the other clock may be the one that runs fast.
+        // The other clock may be the one that runs fast.
         t0 + (self.lease - self.lease / DRIFT)
     }
 
@@ -173,7 +170,7 @@ impl Budget {
         t0 + self.lease.saturating_sub(self.margin)
     }
 
-    /// The moment at which doubt becomes a drain.
+    /// Moment at which doubt becomes a drain.
     #[must_use]
     pub fn term_at(&self, t0: Instant) -> Instant {
         t0 + self.term_after()
@@ -214,20 +211,18 @@ impl Budget {
     }
 
     fn term_after(&self) -> Duration {
-        // A grace longer than the lease comes out as zero, which `validate` refuses.
+        // `validate` refuses the zero of a grace longer than the lease.
         self.lease
             .saturating_sub(self.margin)
             .saturating_sub(self.grace_on_loss)
     }
 }
 
-/// Rounds up to whole seconds, at least one.
 fn whole_seconds(span: Duration) -> Duration {
     let up = span.as_secs() + u64::from(span.subsec_nanos() > 0);
     Duration::from_secs(up.max(1))
 }
 
-/// Duration as people write it: `2 s`, `1.4 s`.
 struct Seconds(Duration);
 
 impl fmt::Display for Seconds {
@@ -242,12 +237,10 @@ impl fmt::Display for Seconds {
     }
 }
 
-/// Moments until which a command may run without a later word from the core. The same value goes through
-/// the driver and the guardian's socket to the guardian's timer.
+/// Moments until which a command may run without a later word from the core.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Deadlines {
-    /// Moment at which the guardian drains on its own ([`Instant::FOREVER`]: never), for the grace that is
-    /// left until `kill_at`.
+    /// Moment at which the guardian drains on its own.
     pub term_at: Instant,
     /// Moment at which the guardian kills on its own.
     pub kill_at: Instant,
@@ -267,15 +260,14 @@ impl Deadlines {
     }
 }
 
-/// Order to start the command, with the control that the core has.
+/// Order to start the command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Start {
     /// Deadlines until a renewal moves them.
     pub deadlines: Deadlines,
-    /// Moment after which the store must confirm the lease before anything starts; moves with the
-    /// deadlines.
+    /// Moment after which the store must confirm the lease before anything starts.
     pub fresh_until: Instant,
-    /// The fencing token of the tenure.
+    /// Fencing token of the tenure.
     pub token: u64,
 }
 
@@ -371,7 +363,8 @@ mod tests {
         budget.margin = Duration::from_millis(1399);
         assert_eq!(
             budget.validate().unwrap_err().to_string(),
-            "--margin 1.399 s is too short for --lease 60 s: two clocks that are each off by 1 % and a SIGKILL need 1.4 s"
+            "--margin 1.399 s is too short for --lease 60 s: \
+             two clocks that are each off by 1 % and a SIGKILL need 1.4 s"
         );
         budget.margin = Duration::from_millis(1400);
         assert_eq!(budget.validate(), Ok(()));
@@ -389,7 +382,9 @@ mod tests {
         budget.grace_on_loss = Duration::from_millis(5001);
         assert_eq!(
             budget.validate().unwrap_err().to_string(),
-            "no room for two attempts to renew: the first comes 5 s after the last success and two need 4 s, but SIGTERM is due after 8.999 s (--lease 15 s less --grace-on-loss 5.001 s less --margin 1 s): raise --lease or lower --grace-on-loss"
+            "no room for two attempts to renew: the first comes 5 s after the last success and two need 4 s, \
+             but SIGTERM is due after 8.999 s (--lease 15 s less --grace-on-loss 5.001 s less --margin 1 s): \
+             raise --lease or lower --grace-on-loss"
         );
     }
 

@@ -1,7 +1,7 @@
 //! Instants on a clock that counts suspend (CLOCK_BOOTTIME), the only clock that decisions use.
 //!
 //! `std::time::Instant` and tokio's timers stop while the machine sleeps, and wall clocks jump. A lease
-//! does neither, so code that judges a lease uses none of them.
+//! does neither.
 
 #[cfg(debug_assertions)]
 mod simulated;
@@ -17,19 +17,17 @@ pub use simulated::SimulatedClock;
 #[cfg(debug_assertions)]
 pub use simulated::carried;
 
-/// Point in time, in nanoseconds since the boot, suspend included.
-///
-/// Arithmetic saturates at both ends.
+/// Point in time, in nanoseconds since the boot, suspend included. Arithmetic saturates.
 #[derive(Clone, Copy, PartialEq, Eq, PartialOrd, Ord, Hash, Default)]
 pub struct Instant(u64);
 
 impl Instant {
-    /// Moment of the boot, earlier than every reading of the clock.
+    /// Moment of the boot.
     pub const ZERO: Instant = Instant(0);
-    /// Later than every instant: the deadline of something that has none.
+    /// Deadline of something that has none.
     pub const FOREVER: Instant = Instant(u64::MAX);
 
-    /// Reads the present moment from the kernel.
+    /// Reads the present moment.
     ///
     /// # Panics
     /// Without CLOCK_BOOTTIME (Linux before 2.6.39), where trafficcop cannot keep its promise.
@@ -46,7 +44,7 @@ impl Instant {
         Instant(seconds.saturating_mul(1_000_000_000).saturating_add(nanos))
     }
 
-    /// Makes an instant from nanoseconds since the boot, as frames and the control file carry them.
+    /// Makes an instant from nanoseconds since the boot.
     #[must_use]
     pub const fn from_nanos(nanos: u64) -> Instant {
         Instant(nanos)
@@ -65,8 +63,7 @@ impl Instant {
     }
 }
 
-/// Sleeps on a timer that stops while the machine is suspended: code that waits for an [`Instant`] must
-/// read the clock again afterwards.
+/// Sleeps on a timer that stops while the machine is suspended: read the clock again afterwards.
 pub async fn sleep(span: Duration) {
     #[cfg(debug_assertions)]
     if let Some(sleep) = simulated::sleep(span) {
@@ -90,8 +87,8 @@ pub fn start_thread(name: &str, job: impl FnOnce() + Send + 'static) -> io::Resu
         .map(drop)
 }
 
-/// Starts a thread that waits in the kernel. A simulation calls `look` instead whenever there may be work;
-/// `look` returns when to look again at the latest, or nothing to end.
+/// Starts a thread that waits in the kernel. A simulation calls `look` instead, which returns when to look
+/// again at the latest.
 ///
 /// # Errors
 /// If the system has no thread for it.
@@ -109,7 +106,7 @@ pub fn start_waiting(
     start_thread(name, job)
 }
 
-/// Blocks the calling thread, on a clock that stops while the machine is suspended.
+/// Blocks the calling thread, but not for the time of a suspend.
 pub fn pause(span: Duration) {
     #[cfg(debug_assertions)]
     if simulated::pause(span) {
@@ -118,7 +115,7 @@ pub fn pause(span: Duration) {
     thread::sleep(span);
 }
 
-/// Tells whether the calling thread belongs to a simulation, in which it waits by [`pause`] alone.
+/// Tells whether this thread belongs to a simulation, and may only wait by [`pause`].
 pub fn is_simulated() -> bool {
     #[cfg(debug_assertions)]
     return simulated::now().is_some();
@@ -126,7 +123,7 @@ pub fn is_simulated() -> bool {
     return false;
 }
 
-/// Request to a drive that may be far away, from sending to answer. Only a simulation waits for either.
+/// Request to a drive that may be far away. Only a simulation waits for its way.
 pub struct Request(());
 
 impl Request {
@@ -216,7 +213,6 @@ mod tests {
         };
         assert!(!look(100, 0));
         assert_eq!(clock.next(), Some(Instant::ZERO + Duration::from_secs(110)));
-        // The machine was awake for five of these twenty seconds.
         assert!(!look(120, 15));
         assert_eq!(clock.next(), Some(Instant::ZERO + Duration::from_secs(125)));
         assert!(look(125, 15));

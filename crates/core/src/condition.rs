@@ -1,30 +1,28 @@
 //! Fitness of this machine to take control (`--if`): when to ask, and how long an answer counts.
 //!
-//! Called by the tenure while it stands by, never in control: the answer decides who may take control, not
-//! who has it. Pure; the workload answers.
+//! The answer decides who may take control, not who has it.
 
 use std::time::Duration;
 
 use super::event::Failed;
 use crate::clock::Instant;
 
-// Shortest time limit for an answer: a condition may check a disk or a port on a busy machine. A longer
-// poll is the limit itself.
+// A condition may check a disk or a port on a busy machine.
 const LEAST_LIMIT: Duration = Duration::from_secs(5);
 
-// Shortest time between two questions, whatever the poll: each may cost a process.
+// Each question may cost a process.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
-/// Reason why a machine is not fit to take control.
+/// Reason why a machine is not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Unfit {
     /// The condition's command did not succeed.
     Failed(Failed),
-    /// The command did not end in time, and was killed.
+    /// The command did not end in time.
     TimedOut,
-    /// The guardian that asks died, or cannot kill one of its processes.
+    /// The guardian that asks died, or cannot kill a process.
     Unasked,
-    /// The embedding program said no.
+    /// The embedding program refused.
     Said,
 }
 
@@ -32,7 +30,6 @@ pub enum Unfit {
 #[derive(Debug)]
 pub struct Condition {
     every: Duration,
-    // Moment until which the answer to the open question counts.
     asking: Option<Instant>,
     answer: Option<(Instant, Result<(), Unfit>)>,
 }
@@ -48,7 +45,7 @@ impl Condition {
     }
 
     /// Returns when to ask next; [`Instant::FOREVER`] while a question is open.
-    // Counted from the answer, not the question: a slow answer counts as long as a fast one.
+    // A slow answer counts as long as a fast one.
     pub fn due(&self) -> Instant {
         if self.asking.is_some() {
             return Instant::FOREVER;
@@ -57,7 +54,7 @@ impl Condition {
         answered.unwrap_or(Instant::ZERO)
     }
 
-    /// Asks now, for a wait that ends at `end`, still to come. Returns until when an answer counts.
+    /// Asks now, for a wait that ends at `end`. Returns until when an answer counts.
     pub fn ask(&mut self, now: Instant, end: Instant) -> Instant {
         let give_up_at = (now + self.every.max(LEAST_LIMIT)).min(end);
         self.asking = Some(give_up_at);
@@ -69,7 +66,7 @@ impl Condition {
         let Some(give_up_at) = self.asking.take() else {
             return;
         };
-        // The answer waited while this process was stopped or the machine slept: it may be an hour old.
+        // The answer may have waited for an hour while this process was stopped or the machine slept.
         let answer = match answer {
             Ok(()) if now > give_up_at => Err(Unfit::TimedOut),
             answer => answer,
@@ -87,7 +84,7 @@ impl Condition {
         self.answer.and_then(|(_, answer)| answer.err())
     }
 
-    /// Tells whether the last answer was a yes and no question is open.
+    /// Tells whether the last answer was a yes, with no open question.
     pub fn is_yes(&self) -> bool {
         self.asking.is_none() && self.answer.is_some_and(|(_, answer)| answer.is_ok())
     }

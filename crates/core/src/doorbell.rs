@@ -1,8 +1,7 @@
-//! Doorbell of the holder, as a standby hears it: which looks at the lock a ring moves, and when it is
-//! ignored.
+//! Doorbell of the holder, as a standby hears it.
 //!
-//! Called by the states that wait. A ring only moves a look forward: the store alone says who has control.
-//! So this module limits cost: how many looks a ring, a herd of standbys or a liar may cause.
+//! A ring only moves a look forward: the store alone says who has control. So this module limits cost: how
+//! many looks a ring, a herd of standbys or a liar may cause.
 
 use std::fmt;
 use std::net::{IpAddr, SocketAddr};
@@ -13,32 +12,30 @@ use super::HolderInfo;
 use super::retry::Jitter;
 use crate::clock::Instant;
 
-/// Time from one standby's look to the next one's. Else fifty would ask at one moment, forty-nine of them
-/// in vain.
+/// Time from one standby's look to the next one's: of fifty at one moment, forty-nine would be in vain.
 const APART: Duration = Duration::from_millis(5);
 
-/// Shortest time from one look to the next, however often the bell rings.
+/// Shortest time between two looks.
 const GAP: Duration = Duration::from_millis(100);
 
-/// Most rings without a change of the holder. A holder rings twice (it drains, it has released), and its
-/// connection may break now and then.
+/// Most rings of one holder: it drains, it has released, and its connection may break now and then.
 const MOST_RINGS: u32 = 10;
 
 /// Time for which a bell is ignored that rang more often.
 const DEAF: Duration = Duration::from_secs(60);
 
-/// Shortest poll while the bell lives, unless [`HolderInfo::polls_as_ever`]. The bell reports in time what
-/// a poll would find, but for a lease that was broken by hand.
+/// Shortest poll while the bell lives. It reports in time what a poll would find, but for a lease that was
+/// broken by hand.
 const SELDOM: Duration = Duration::from_secs(12);
 
-/// Ranks at the bell that look more often after the holder has vanished. Its guardian, which rings no bell,
-/// may still be ending the command. Four standbys are enough to lose three of them.
+/// Ranks at the bell that look more often after the holder has vanished, while its guardian may still be
+/// ending the command. Four standbys are enough to lose three of them.
 const FIRST: u32 = 0;
 const NEXT: u32 = 3;
 const NEXT_PACE: Duration = Duration::from_millis(250);
 
-/// Address at which a holder can be heard. Nothing in it is secret: the nonce tells the holder from a
-/// program that listens at its address later.
+/// Address at which a holder can be heard. Nothing in it is secret: the nonce tells the holder from a later
+/// program at its address.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Bell {
     /// Address on which it listens.
@@ -48,8 +45,8 @@ pub struct Bell {
 }
 
 impl Bell {
-    /// Tells whether a standby may connect to it. Every writer of the lock can write a record, and must not
-    /// send standbys to strangers by it.
+    /// Tells whether a standby may connect to it. A writer of the lock's record must not send standbys to
+    /// strangers.
     #[must_use]
     pub fn is_near(&self) -> bool {
         is_near(self.address.ip())
@@ -71,7 +68,7 @@ impl fmt::Display for Bell {
     }
 }
 
-/// Text in a record that is no bell.
+/// Text that is no bell.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("not a doorbell: ADDRESS:PORT and 32 hexadecimal digits")]
 pub struct NoBell;
@@ -100,7 +97,7 @@ pub enum Ring {
     },
     /// The holder drains.
     Draining,
-    /// The holder has given the lease back, and the store has said so.
+    /// The holder has given the lease back, and the store has confirmed it.
     Released,
     /// The connection ended without a release.
     Closed,
@@ -116,21 +113,18 @@ impl Ring {
     }
 }
 
-/// Knowledge of a standby about its holder's bell.
 #[derive(Clone, Debug, Default)]
 pub(super) struct Doorbell {
-    /// Bell that is heard, or tried.
     bell: Option<Bell>,
-    /// Rank of this standby at a bell that lives.
+    /// Rank at a bell that lives.
     rank: Option<u32>,
     polls_as_ever: bool,
     rings: u32,
     deaf_until: Option<Instant>,
     looked: Option<Instant>,
-    /// Next look, if earlier than the polls have planned it.
     look_at: Option<Instant>,
-    /// The bell has ended once without a release. Another program may answer at its address by now, with
-    /// the nonce from the record, so the bell moves looks forward and never spaces them.
+    /// The bell has ended without a release. Another program may answer there by now, with the nonce from
+    /// the record, so the bell moves looks forward and never spaces them.
     ended: bool,
     /// End and pace of looks for the end of a vanished holder's guardian.
     hurry: Option<(Instant, Duration)>,
@@ -139,7 +133,7 @@ pub(super) struct Doorbell {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Attend {
     Same,
-    /// Listen to this bell only (again); `None`: to none.
+    /// `None`: to none.
     To(Option<Bell>),
 }
 
@@ -171,14 +165,13 @@ impl Doorbell {
             None => {}
         }
         match bell {
-            // Tried at each look until it greets: a holder listens only after it has written its record.
+            // A holder listens only after it has written its record.
             Some(_) if self.rank.is_none() => Attend::To(bell),
             _ => Attend::Same,
         }
     }
 
-    /// Takes a ring. The guardian of a vanished holder may need `grace` to end its command; `poll` is the
-    /// wait of a standby without a bell.
+    /// The guardian of a vanished holder may need `grace`; `poll` is the wait without a bell.
     pub(super) fn rang(
         &mut self,
         now: Instant,
@@ -191,7 +184,6 @@ impl Doorbell {
             self.hurry = None;
             return Attend::Same;
         }
-        // Only a holder greets.
         let Some(rank) = self.rank else {
             return Attend::Same;
         };
@@ -208,7 +200,7 @@ impl Doorbell {
             self.falls_silent(now, poll);
             return Attend::To(None);
         }
-        // Both end its connection. The same holder may take the lease again, with the same bell.
+        // Both end the connection. The same holder may take the lease again, with the same bell.
         if ring != Ring::Draining {
             self.rank = None;
         }
@@ -229,7 +221,7 @@ impl Doorbell {
         Attend::Same
     }
 
-    /// Returns to polls: the next look was planned for a standby with a bell.
+    /// The next look was planned for a standby with a bell.
     fn falls_silent(&mut self, now: Instant, poll: Duration) {
         self.rank = None;
         self.want(now + poll);
@@ -239,12 +231,11 @@ impl Doorbell {
         self.look_at = Some(self.look_at.map_or(at, |before| before.min(at)));
     }
 
-    /// Returns when to look, if earlier than planned; else `FOREVER`.
     pub(super) fn look_at(&self) -> Instant {
         self.look_at.unwrap_or(Instant::FOREVER)
     }
 
-    /// Returns the time from a look that found a holder to the next; `None`: `--poll` decides.
+    /// `None`: `--poll` decides.
     pub(super) fn interval(
         &self,
         now: Instant,
@@ -284,7 +275,6 @@ mod tests {
         }
     }
 
-    /// Makes a standby that has found a bell and was greeted as the `rank`th.
     fn greeted(rank: u32) -> Doorbell {
         let mut doorbell = Doorbell::default();
         doorbell.looks(at(0));
@@ -364,7 +354,6 @@ mod tests {
         let mut doorbell = greeted(0);
         doorbell.rang(at(5000), Ring::Released, GRACE, POLL);
         doorbell.looks(at(5000));
-        // The same record still, or again.
         assert_eq!(
             doorbell.finds(at(5001), &holder(bell(1))),
             Attend::To(Some(bell(1)))
@@ -382,7 +371,6 @@ mod tests {
         assert_eq!(doorbell.look_at(), at(5100));
         doorbell.rang(at(5040), Ring::Draining, GRACE, POLL);
         assert_eq!(doorbell.look_at(), at(5100));
-        // No gap when the lock is free.
         doorbell.rang(at(5050), Ring::Released, GRACE, POLL);
         assert_eq!(doorbell.look_at(), at(5050));
     }
@@ -464,7 +452,6 @@ mod tests {
         doorbell.rang(at(5002), Ring::Greeted { rank: 0 }, GRACE, POLL);
         assert_eq!(doorbell.interval(at(5002), POLL, &mut jitter), None);
         assert_eq!(doorbell.look_at(), Instant::FOREVER);
-        // It moves looks forward as before, and the bell of another holder spaces them again.
         doorbell.rang(at(6000), Ring::Draining, GRACE, POLL);
         assert_eq!(doorbell.look_at(), at(6000));
         doorbell.finds(at(6001), &holder(bell(2)));

@@ -1,21 +1,18 @@
-//! Health of a running command, which reports it (`--watchdog`) or is probed (`--health`); and its place in
-//! the lock's record ([`HealthRecord`], owned by the tenure).
+//! Health of a running command, which reports it (`--watchdog`) or is probed (`--health`).
 //!
-//! [`Health`] belongs to the workload of `run`, which looks at [`Health::wake_at`], passes on what the
-//! command said, and starts the probes. Pure. It must never take a pause of this process (stopped,
-//! suspended, starved) for silence. So it asks for a look at short intervals. If a look comes late, no
-//! process was there to hear the command: the command gets another full period, and a probe that failed
-//! meanwhile does not count. A command that alone is stopped or stuck makes no look late.
+//! A pause of this process (stopped, suspended, starved) must never count as silence of the command. So
+//! [`Health`] looks at short intervals. After a late look, the command gets another full period, and a
+//! probe that failed meanwhile does not count.
 
 use std::time::Duration;
 
 use super::{Cause, Exit, HandOverReason};
 use crate::clock::Instant;
 
-// Number of looks in a period. A pause between two looks goes unnoticed, and takes at most an eighth of the
-// slack of a command that speaks twice in its period (sd_watchdog_enabled(3)).
+// An unnoticed pause between two looks takes at most an eighth of the slack of a command that speaks twice
+// in its period (sd_watchdog_enabled(3)).
 const LOOKS: u32 = 8;
-// Longest time between looks: a longer pause would take a good part of a probe's time unnoticed.
+// A longer pause would take a good part of a probe's time unnoticed.
 const LONGEST_LOOK: Duration = Duration::from_secs(1);
 // Lateness of a look on a busy machine without a pause.
 const LATE: Duration = Duration::from_millis(250);
@@ -27,9 +24,9 @@ pub const LEAST_WATCHDOG: Duration = Duration::from_secs(1);
 pub struct HealthRules {
     /// Longest time between two `WATCHDOG=1`.
     pub watchdog: Option<Duration>,
-    /// Longest time from the start to the first `READY=1` or `WATCHDOG=1`, with a watchdog.
+    /// Longest time from the start to the first `READY=1` or `WATCHDOG=1`.
     pub start: Duration,
-    /// Rules of its probes.
+    /// Rules of the probes.
     pub probe: Option<ProbeRules>,
 }
 
@@ -47,14 +44,14 @@ impl HealthRules {
     }
 }
 
-/// Rules of the probes of a command.
+/// Rules of probes.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ProbeRules {
-    /// Time from the beginning of one probe to that of the next.
+    /// Time from the beginning of one probe to the next.
     pub every: Duration,
-    /// Time limit of a probe: not longer than `every`.
+    /// Time limit of a probe, at most `every`.
     pub timeout: Duration,
-    /// Number of failures in a row that mean a hung command; at least one.
+    /// Failures in a row that mean a hung command.
     pub failures: u32,
     /// Time from the command's start to the first probe.
     pub delay: Duration,
@@ -63,20 +60,19 @@ pub struct ProbeRules {
 /// Failure of a probe.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum ProbeFailure {
-    /// Exceeded its time limit.
+    /// The probe exceeded its time limit.
     TimedOut,
-    /// The probe's command ended so.
+    /// The probe's command ended.
     Exited(Exit),
-    /// Not started, for this error number of the kernel.
+    /// The probe did not start, for this error number of the kernel.
     NotStarted(i32),
-    /// This machine had no process, memory or descriptor for the probe, for this error number. That says
-    /// nothing about the command, and does not count.
+    /// This machine lacked resources, so the failure does not count.
     NoRoom(i32),
-    /// The server answered with this status, which is not 2xx.
+    /// The server's status was not 2xx.
     Answered(u16),
-    /// The server refuses the connection or is out of reach.
+    /// The server is out of reach.
     NoConnection,
-    /// TLS failed for this reason.
+    /// TLS failed.
     NoTls(TlsFailure),
     /// The connection broke before the end of the answer.
     BrokeOff,
@@ -89,7 +85,7 @@ pub enum TlsFailure {
     UnknownIssuer,
     /// The certificate is for another name.
     OtherName,
-    /// The certificate is not valid at this time.
+    /// The certificate is not valid now.
     OutOfDate,
     /// The certificate is an authority's.
     IsAuthority,
@@ -104,7 +100,7 @@ pub enum TlsFailure {
 pub enum Hung {
     /// No `WATCHDOG=1` for this time.
     Silent(Duration),
-    /// Neither `READY=1` nor `WATCHDOG=1` within this time from its start.
+    /// Neither `READY=1` nor `WATCHDOG=1` within this time.
     NotReady(Duration),
     /// The command sent `WATCHDOG=trigger`.
     Triggered,
@@ -123,43 +119,43 @@ impl Cause {
 /// Report about a command's health.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum HealthEvent {
-    /// The command works: it said so, or a probe succeeded.
+    /// The command works.
     Answered {
         /// Probes had failed before.
         again: bool,
     },
     /// A probe failed, but not yet too many.
     Failed {
-        /// Failure of the probe.
+        /// Failure.
         how: ProbeFailure,
         /// Number of failures in a row.
         number: u32,
-        /// Number of failures that mean a hung command.
+        /// Number that means a hung command.
         of: u32,
     },
-    /// A probe could not begin, because this machine lacks resources.
+    /// This machine lacked resources for a probe.
     NotAsked {
-        /// The kernel's error number.
+        /// Error number of the kernel.
         errno: i32,
-        /// Number of such probes in a row.
+        /// Number in a row.
         number: u32,
     },
-    /// The command is hung, and must end.
+    /// The command hangs, and must end.
     Hung(Hung),
-    /// The guardian of the probes is dead: the command's health is unknown.
+    /// The guardian of the probes is dead.
     GuardianLost,
 }
 
-/// Message of a command on its notification socket.
+/// Message on the notification socket.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WatchdogWord {
-    /// `WATCHDOG=1`, or `READY=1`: the command works.
+    /// `WATCHDOG=1` or `READY=1`: the command works.
     Alive,
-    /// `EXTEND_TIMEOUT_USEC=`: the start may take at least this long from now on.
+    /// `EXTEND_TIMEOUT_USEC=`: the start may take at least this long from now.
     Extend(Duration),
     /// `WATCHDOG=trigger`: the command does not work.
     Trigger,
-    /// `WATCHDOG_USEC=`: new period of the watchdog. Zero or infinity turns it off.
+    /// `WATCHDOG_USEC=`: new period. Zero or infinity turns the watchdog off.
     Period(Duration),
 }
 
@@ -168,7 +164,7 @@ pub enum WatchdogWord {
 pub enum Look {
     /// No work before [`Health::wake_at`].
     Quiet,
-    /// Begin a probe that ends at this moment.
+    /// Begin a probe.
     Probe {
         /// End of the probe.
         kill_at: Instant,
@@ -186,19 +182,16 @@ pub struct Health {
 
 #[derive(Clone, Copy, Debug)]
 struct Running {
-    // Period of the watchdog: that of the rules, until the command sets another.
+    // The command may set another period than the rules'.
     period: Option<Duration>,
-    // Moment of the last word, or of a new period.
     heard: Instant,
     // Deadline of the first word; `None`: it came.
     ready_by: Option<Instant>,
-    // Beginning of the next probe.
     next: Instant,
     // Set while a probe runs: whether its failure counts.
     probing: Option<bool>,
     failed: u32,
     not_asked: u32,
-    // Moment for which the last look asked for the next.
     due: Instant,
 }
 
@@ -212,8 +205,8 @@ impl Health {
         }
     }
 
-    /// Begins with a command. Called when the command counts as started, and again when it is known to run:
-    /// earlier words stand, and a failure of a probe that already runs does not count.
+    /// Begins with a command. Called again when it is known to run: earlier words stand, and a failure of a
+    /// probe under way does not count.
     pub fn started(&mut self, now: Instant) {
         if self.rules.is_empty() {
             return;
@@ -236,12 +229,12 @@ impl Health {
         self.running = Some(running);
     }
 
-    /// Expects nothing more: the command ended, or must end.
+    /// Notes that the command ended, or must end.
     pub fn ended(&mut self) {
         self.running = None;
     }
 
-    /// Tells whether a command runs of which something is expected.
+    /// Tells whether anything is expected of a command.
     #[must_use]
     pub fn is_running(&self) -> bool {
         self.running.is_some()
@@ -254,8 +247,8 @@ impl Health {
         running.map_or(Instant::FOREVER, |running| running.due)
     }
 
-    /// Looks at the clock. Call it after passing on the words of the command, which may have waited, and
-    /// before the end of a probe, which may come late.
+    /// Looks at the clock. Call it after passing on the command's words, which may have waited, and before
+    /// a probe's end, which may come late.
     pub fn look(&mut self, now: Instant) -> Look {
         let (rules, start) = (self.rules.probe, self.rules.start);
         let Some(running) = &mut self.running else {
@@ -286,7 +279,7 @@ impl Health {
 
     /// Takes a word of the command.
     pub fn hears(&mut self, now: Instant, word: WatchdogWord) -> Option<HealthEvent> {
-        // Without a watchdog the word is ignored, as in systemd without WatchdogSec=.
+        // As in systemd without WatchdogSec=.
         let watched = self.rules.watchdog.is_some();
         let running = self.running.as_mut().filter(|_| watched)?;
         match word {
@@ -295,7 +288,7 @@ impl Health {
                 running.due = running.due.min(running.wake_after(now));
                 return Some(HealthEvent::Answered { again: false });
             }
-            // As in systemd: it extends the time for a start and never shortens it.
+            // As in systemd: it never shortens the time for a start.
             WatchdogWord::Extend(more) => {
                 running.ready_by = running.ready_by.map(|by| by.max(now + more));
             }
@@ -355,13 +348,12 @@ impl Running {
         LONGEST_LOOK.min(period)
     }
 
-    /// Returns how late a look may be without a pause.
     fn lateness(&self) -> Duration {
         LATE.max(self.interval())
     }
 
     fn wake_after(&self, now: Instant) -> Instant {
-        // Between two probes there is no answer to wait for, so no look is due.
+        // Between two probes there is no answer to wait for.
         let is_waiting = self.period.is_some() || self.probing.is_some();
         let look = if is_waiting {
             now + self.interval()
@@ -380,7 +372,6 @@ impl Running {
         self.period.map_or(Instant::FOREVER, silent)
     }
 
-    /// Gives the command its full time again: this process was not there to hear it.
     fn was_paused(&mut self, now: Instant, rules: Option<ProbeRules>, start: Duration) {
         self.heard = self.heard.max(now);
         self.ready_by = self.ready_by.map(|by| by.max(now + start));
@@ -394,7 +385,7 @@ impl Running {
     }
 }
 
-/// Returns the text of the record after an event: empty if nothing is wrong; `None` if it stays as it was.
+/// Returns the text of the record after an event: empty if nothing is wrong; `None`: unchanged.
 pub type HealthWords = fn(&HealthEvent) -> Option<String>;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -411,9 +402,8 @@ pub struct HealthRecord {
     words: HealthWords,
     degree: Degree,
     text: String,
-    /// Health in the record; `None`: a write was lost.
+    /// State in the record; `None`: a write was lost.
     written: Option<Degree>,
-    /// Earliest moment of the next write.
     next: Instant,
 }
 

@@ -1,6 +1,5 @@
 //! Policy of an instance whose command has ended: restart it, hand control over, keep control a while, or
-//! record the result of a task. Called by the tenure, by the stores, which keep the records of tasks, and
-//! by `config` for [`Restart::limit_is_within_reach`]. Pure; knows no lease, key, task or clock.
+//! record the result of a task.
 
 use std::time::Duration;
 
@@ -8,36 +7,36 @@ use super::Exit;
 use super::retry::Backoff;
 use crate::clock::Instant;
 
-// Long enough that a command which cannot start does not fill the log, short enough to find soon that it
-// can.
+// Long enough not to fill the log with failed starts, short enough to notice soon that the command can
+// start.
 const LONGEST: Duration = Duration::from_secs(30);
 
-/// Pauses from the end of a command to its next start. The first is not zero: a command that ended because
-/// a port was still taken, or a peer was starting, would spend its restarts in vain.
+/// Pauses from a command's end to its next start. The first is not zero: a port still taken, or a peer
+/// still starting, would use up the restarts.
 pub(super) const BACKOFF: Backoff = Backoff::new(Duration::from_secs(1), LONGEST);
 
-// A command that ran this long was well: its failures before count no more.
+// A command that ran this long was well: earlier failures count no more.
 const WELL_AFTER: Duration = Duration::from_secs(60);
 
 /// Policy for control, apart from running a command once. The default does nothing.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct HoldPolicy {
-    /// Restarts of a command that ended by itself; `None`: none.
+    /// Restarts of a command that ended by itself.
     pub restart: Option<Restart>,
     /// Longest tenure, from its acquire; then control is handed over.
     pub max_hold: Option<Duration>,
-    /// Shortest tenure, from its acquire: the lease is kept although the command has ended by itself.
+    /// Shortest tenure, from its acquire, even if the command ends by itself.
     pub min_hold: Option<Duration>,
     /// Time before this instance competes again after a hand-over; `None`: two polls.
     pub cooldown: Option<Duration>,
 }
 
-/// Rule of restarts and their limit.
+/// Rule of restarts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Restart {
     /// Ends that lead to a restart.
     pub after: After,
-    /// Number of restarts within the window; instead of one more, control is handed over.
+    /// Most restarts within the window; then control is handed over.
     pub limit: u32,
     /// Window of `limit`.
     pub window: Duration,
@@ -65,12 +64,12 @@ impl Restart {
     /// Returns the total back-off of a command that fails at once until the limit.
     #[must_use]
     pub fn time_to_limit(&self) -> Duration {
-        // The back-off reaches its cap within eight, and a limit of four thousand million needs no loop.
+        // The back-off reaches its cap within eight; a limit of four thousand million needs no loop.
         let growing: Duration = (0..self.limit.min(8)).map(|n| BACKOFF.after(n)).sum();
         growing.saturating_add(LONGEST.saturating_mul(self.limit.saturating_sub(8)))
     }
 
-    /// Tells whether the limit can be reached: the back-offs alone may take longer than the window.
+    /// Tells whether the back-offs leave the limit within reach.
     #[must_use]
     pub fn limit_is_within_reach(&self) -> bool {
         self.time_to_limit() < self.window
@@ -85,8 +84,8 @@ pub struct History {
 }
 
 impl History {
-    /// Returns the back-off and the number within the window of a restart, for a command that ended at
-    /// `now` after `ran`; `None` at the limit.
+    /// Returns the back-off and the number within the window of a restart, after a run of `ran`; `None` at
+    /// the limit.
     pub fn next(&mut self, rule: &Restart, ran: Duration, now: Instant) -> Option<(Duration, u32)> {
         self.recent.retain(|at| now.since(*at) < rule.window);
         let done = u32::try_from(self.recent.len()).unwrap_or(u32::MAX);
@@ -108,8 +107,7 @@ impl History {
 pub struct Once {
     /// Meaning of a failed run.
     pub on_failure: OnFailure,
-    /// Number of failed runs, of all candidates together, after which the task has failed; `None`: no
-    /// limit.
+    /// Most failed runs, of all candidates together; `None`: no limit.
     pub attempts: Option<u32>,
 }
 
@@ -125,7 +123,7 @@ pub enum OnFailure {
 }
 
 impl Once {
-    /// Returns the outcome of a run that ended so, after `failed` failed runs.
+    /// Returns the outcome of a run after `failed` failed runs.
     #[must_use]
     pub fn outcome(&self, exit: Exit, failed: u32) -> Outcome {
         let last = match self.on_failure {
@@ -142,21 +140,21 @@ impl Once {
     }
 }
 
-/// Outcome of a run, as the record has it.
+/// Recorded outcome of a run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Outcome {
     /// End of the command.
     pub exit: Exit,
-    /// No instance runs the task again: it succeeded, or this was the last attempt.
+    /// The task succeeded, or this was the last attempt.
     pub over: bool,
 }
 
-/// Result of a task, from its record: for people, but for the status.
+/// Result of a task, from its record.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct TaskResult {
     /// Exit status of the run that settled the task (128 + n for signal n).
     pub status: u8,
-    /// Identity of the instance that ran it.
+    /// Instance that ran it.
     pub holder: String,
     /// Moment of the record (RFC 3339, UTC).
     pub at: String,

@@ -1,8 +1,7 @@
 //! Decisions of one instance. They are pure: no decision reads a clock, awaits or sends a signal.
 //!
-//! [`Tenure`] is the state machine of one instance. It takes the present moment and one [`Event`], and
-//! returns the [`Action`]s for the driver, in order. The whole safety argument is here, tested in virtual
-//! time.
+//! [`Tenure`] takes the present moment and one [`Event`], and returns the [`Action`]s for the driver, in
+//! order. The whole safety argument is here, tested in virtual time.
 
 pub mod budget;
 pub mod clock;

@@ -1,4 +1,4 @@
-//! Small helpers for all crates that ask the kernel for something. Decisions never use them.
+//! Small helpers that ask the kernel for something. Decisions never use them.
 
 pub mod background_writer;
 pub mod lasting;

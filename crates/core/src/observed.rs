@@ -1,76 +1,69 @@
 //! Observed lease: who may take over a lock that is a chain of versions, and when.
 //!
 //! A shared drive grants nothing and counts no time. But if two clients make one version, one of them
-//! learns that it exists. So a lock is a chain V = 1, 2, 3 …, of which the greatest counts. Taking over,
-//! renewing, draining and releasing are one act: make V + 1.
+//! learns that it exists. So a lock is a chain of versions, of which the greatest counts. Each change of a
+//! lease, its release included, makes the next one.
 //!
 //! ```text
 //! holder     t0 ── make V ─── answered ······ deadlines count from t0 ······ kill_at ─ margin ─ t0+D
 //! contender              └── sees V ── stamp ························· stamp+D: may make V+1
 //! ```
-//! The stamp is taken *after* V was seen, which was after V was made, which was after t0. So a contender
-//! that waits for D from its own stamp comes after the end of the holder's lease, whatever the two clocks
-//! show, as long as they run at the same pace (the margin covers drift). A stale view costs an answer "it
-//! exists" and a walk forward, never an overlap.
-//!
-//! Called by the store of shared drives, which does what [`Observed::next`] says. Pure. It must never allow
-//! a take-over before the stamp is a whole lease old, take a version without a readable record for
-//! released, or take an answer "it exists" for a success.
+//! The stamp is taken after V was seen, so after t0. A contender that waits for D from its stamp comes
+//! after the holder's lease, if both clocks run at one pace (the margin covers drift). A stale view costs
+//! an answer "it exists" and a walk forward, never an overlap.
 
 use std::time::Duration;
 
 use super::budget::DRIFT;
 use crate::clock::Instant;
 
-/// Number of a version. The first that an instance makes is 1; 0 comes with the chain.
+/// Number of a version; 0 comes with the chain.
 pub type Version = u64;
 
 /// Shortest lease of a chain: two attempts to renew must fit in.
 pub const SHORTEST_LEASE: Duration = Duration::from_secs(10);
 
-/// Longest lease of a chain. A version without a readable record is held for as long, because its maker may
-/// have any lease. A record that says more was not written by trafficcop.
+/// Longest lease of a chain. A version without a readable record is held for as long: its maker may have
+/// any lease.
 pub const LONGEST_LEASE: Duration = Duration::from_secs(60);
 
-/// Facts in the record of a version on which other instances' decisions depend.
+/// Facts in a version's record on which other instances' decisions depend.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Claim {
-    /// Random number of the tenure that made it.
+    /// Random number of its maker's tenure.
     pub nonce: u128,
     /// Lease of its maker, counted from before it was made.
     pub lease: Duration,
-    /// The maker has released the lock: the next version may be made at once.
+    /// The maker has released the lock.
     pub released: bool,
 }
 
 /// Next act of a contender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Next {
-    /// Make this version: if the store confirms it, the lock is taken.
+    /// Make this version, which takes the lock.
     Make(Version),
-    /// Look again; if no version is made meanwhile, the lock is available at this moment.
+    /// Look again; without a new version, the lock is available at this moment.
     Wait(Instant),
     /// No number is left.
     Exhausted,
 }
 
-/// Meaning for a holder when the version that it tried to make exists.
+/// Meaning for a holder of a version that exists already.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Exists {
-    /// An earlier attempt made it, and the answer was lost. Its lease counts from long ago, so make the
-    /// next version.
+    /// An earlier attempt made it, and the answer was lost. Its lease counts from long ago: make the next
+    /// version.
     Ours,
     /// Another instance made it.
     Lost,
-    /// The record cannot be read, and another instance can have made it by now.
+    /// Another instance may have made it: the record cannot be read.
     Unknown,
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Seen {
     version: Version,
-    // Moment after it was seen, by this machine's clock: later than the t0 of its maker, whatever clock
-    // that uses.
     stamp: Instant,
     claim: Option<Claim>,
 }
@@ -78,7 +71,7 @@ struct Seen {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 struct Own {
     version: Version,
-    // Moment just before the last request that was answered.
+    // Moment just before the last answered request.
     t0: Instant,
 }
 
@@ -126,23 +119,22 @@ impl Observed {
         self.own.map(|own| own.version)
     }
 
-    /// Returns the moment just before the request that made this instance's last answered version.
+    /// Returns the moment just before the request for this instance's last answered version.
     #[must_use]
     pub fn t0(&self) -> Option<Instant> {
         self.own.map(|own| own.t0)
     }
 
-    /// Takes a version that was seen, with its record if that could be read; `now` was read after that.
+    /// Takes a version that was seen, with its record if readable; `now` was read after that.
     pub fn saw(&mut self, version: Version, claim: Option<Claim>, now: Instant) {
-        // A record out of range was not written by trafficcop, and nothing in it counts: a lease of zero
-        // would let all instances in, one of a year none, and its `released` is worth no more.
+        // A record out of range was not written by trafficcop. A lease of zero would let all instances in,
+        // one of a year none, and `released` is worth no more.
         let claim = claim.filter(|claim| (SHORTEST_LEASE..=LONGEST_LEASE).contains(&claim.lease));
         match &mut self.seen {
             _ if version == 0 => {}
-            // A stale view, of a cache or another server of the same share.
+            // A stale view, of a cache or another server of the share.
             Some(seen) if version < seen.version => {}
-            // The stamp stays: the holder has done nothing since. A record may come late, but never
-            // changes.
+            // The stamp stays: the holder has done nothing since.
             Some(seen) if version == seen.version => seen.claim = seen.claim.or(claim),
             seen => {
                 *seen = Some(Seen {
@@ -154,11 +146,9 @@ impl Observed {
         }
     }
 
-    /// Takes the stamp at which an earlier process saw this version, on this boot of this machine. It
-    /// counts only while that version is the greatest.
+    /// Takes the stamp at which an earlier process saw this version, on this boot of this machine.
     pub fn remember(&mut self, version: Version, stamp: Instant) {
-        // Without this, ten machines that look once a minute (`-n`) would never take over from a dead
-        // holder: none of their processes lives for a whole lease.
+        // Without this, `-n` once a minute would never take over from a dead holder.
         if let Some(seen) = &mut self.seen
             && seen.version == version
         {
@@ -178,13 +168,12 @@ impl Observed {
         let after = |version: Version| version.checked_add(1).map_or(Next::Exhausted, Next::Make);
         let ahead = |own: &Own| self.seen.is_none_or(|seen| seen.version <= own.version);
         if let Some(own) = self.own.filter(ahead) {
-            // An abandoned attempt of this instance succeeded; nothing runs under it.
+            // An abandoned attempt succeeded; nothing runs under it.
             return after(own.version);
         }
         let Some(seen) = self.seen else {
             return Next::Make(1);
         };
-        // The maker's own lease, which may be longer.
         let span = match seen.claim {
             Some(claim) if claim.released => return after(seen.version),
             Some(claim) => claim.lease,
@@ -197,31 +186,28 @@ impl Observed {
         after(seen.version)
     }
 
-    /// Takes a version that this instance made; `t0` was read just before the request was sent.
+    /// Takes a version that this instance made; `t0` was read just before the request.
     pub fn made(&mut self, version: Version, t0: Instant) {
         self.own = Some(Own { version, t0 });
     }
 
-    /// Judges a version that this instance tried to make after its last, and that exists, with its record
-    /// if that could be read. Without one, the caller must know that no operator made it to break the
-    /// lease. `now` was read after that.
+    /// Judges a version that this instance tried to make and that exists, with its record if readable.
+    /// Without one, the caller must know that no operator made it to break the lease.
     pub fn exists(&mut self, version: Version, claim: Option<Claim>, now: Instant) -> Exists {
-        // A contender: another instance was faster.
         let Some(own) = self.own else {
             self.saw(version, claim, now);
             return Exists::Lost;
         };
         let ours = match claim {
             Some(claim) => claim.nonce == self.nonce,
-            // Before this instance's lease is over, no contender can have made it. The lease counts from
-            // the last answer, not from the attempt that made this version: others may have seen that long
-            // ago.
+            // No contender can have made it before the lease is over. The lease counts from the last
+            // answer: others may have seen this version long ago.
             None if now < own.t0 + (self.lease - self.lease / DRIFT) => true,
             None => return Exists::Unknown,
         };
         if ours {
-            // Keep the t0: the attempt whose answer was lost may have made the version long ago, and others
-            // count from when they saw it. Counting from now overlaps (found by search).
+            // Keep the t0: others count from when they saw the version. Counting from now overlaps (found
+            // by search).
             self.own = Some(Own { version, ..own });
             return Exists::Ours;
         }
@@ -230,26 +216,24 @@ impl Observed {
         Exists::Lost
     }
 
-    /// Forgets everything seen or made. The version before the one just made is missing, so the view was
-    /// older than the oldest version kept.
+    /// Forgets everything: a version is missing, so the view was stale.
     pub fn reset_stale_view(&mut self) {
         self.own = None;
         self.seen = None;
     }
 
-    /// Ends a tenure whose last version released the lock. `nonce` is that of the next tenure.
+    /// Ends a tenure that released the lock; `nonce` is that of the next.
     pub fn released(&mut self, nonce: u128, now: Instant) {
         self.end(self.claim(true), nonce, now);
     }
 
-    /// Ends a tenure whose lease runs out: this instance waits for that like all others. `nonce` is that of
-    /// the next tenure.
+    /// Ends a tenure whose lease runs out: this instance waits for that like all others.
     pub fn abandon(&mut self, nonce: u128, now: Instant) {
         self.end(self.claim(false), nonce, now);
     }
 
     fn end(&mut self, claim: Claim, nonce: u128, now: Instant) {
-        // A new nonce: a record of the ended tenure, read late, must not count for the next.
+        // A new nonce: a late record of the ended tenure must not count for the next.
         if let Some(own) = self.own.take() {
             self.saw(own.version, Some(claim), now);
         }
@@ -344,7 +328,6 @@ mod tests {
         chain.made(7, at(0));
         assert_eq!(chain.exists(8, None, at(14_699)), Exists::Ours);
         assert_eq!(chain.own(), Some(8));
-        // The lease still counts from the last answer.
         assert_eq!(chain.exists(9, None, at(14_700)), Exists::Unknown);
         assert_eq!(chain.exists(9, held(1), at(99_000)), Exists::Ours);
         assert_eq!(chain.exists(10, held(2), at(1)), Exists::Lost);

@@ -1,15 +1,11 @@
-//! Moments of retries: pauses that grow, a spread that keeps many standbys from asking in step, and the
-//! service's `Retry-After` as far as the lease allows it.
-//!
-//! Pure: the spread comes from a seed, so that a run can be repeated.
+//! Moments of retries, spread so that standbys do not ask in step.
 
 use std::time::Duration;
 
 use super::budget::RETRY;
 use crate::clock::Instant;
 
-// Longest `Retry-After` that counts (plus a spread): a proxy may ask for an hour, in which a recovery would
-// go unnoticed.
+// A proxy may ask for an hour, in which a recovery would go unnoticed.
 const RETRY_AFTER_CAP: Duration = Duration::from_secs(30);
 
 /// Pauses between attempts: each twice the one before, up to a longest.
@@ -45,7 +41,7 @@ impl Backoff {
     }
 }
 
-/// Small random generator (splitmix64), good enough to spread polls, and for nothing else.
+/// Small random generator (splitmix64), to spread polls and for nothing else.
 #[derive(Clone, Debug)]
 pub struct Jitter(u64);
 
@@ -56,7 +52,7 @@ impl Jitter {
         Jitter(seed)
     }
 
-    // No generator of the process: a repeated run of the core must depend on its seed alone.
+    // No generator of the process: a repeated run must depend on its seed alone.
     fn next(&mut self) -> u64 {
         self.0 = self.0.wrapping_add(0x9E37_79B9_7F4A_7C15);
         let mut z = self.0;
@@ -74,18 +70,16 @@ impl Jitter {
 
     /// Returns a random part of `base` ±20 %: the rest of a span that began at a random moment.
     pub fn rest_of(&mut self, base: Duration) -> Duration {
-        // If many wait from one moment on (a thousand that cron started), this spreads them at once; with a
-        // `spread` they would come together again and again. Never zero: that would be a look without a
-        // pause.
+        // A thousand that cron started at once would come together again and again with `spread`. Never
+        // zero: that would be a look without a pause.
         let per_mille = 1 + u128::from(self.next() % 1000);
         let nanos = self.spread(base).as_nanos() * per_mille / 1000;
         Duration::from_nanos(u64::try_from(nanos).unwrap_or(u64::MAX))
     }
 
-    /// Returns when to begin the next attempt, after one sent at `sent` failed at `now`: every 2 s ±20 %
-    /// from start to start, or later if the service `asked` for it. A fifth of its wish at most is added,
-    /// because it asked other clients for the same. Its wish delays no attempt beyond `latest`. A moment in
-    /// the past means at once.
+    /// Returns when to begin the next attempt, after one sent at `sent` failed at `now`. Attempts begin
+    /// every 2 s ±20 %, or later if the service `asked` for it, but not beyond `latest`. Up to a fifth is
+    /// added to its wish, because other clients got the same.
     pub fn again_at(
         &mut self,
         sent: Instant,
@@ -96,7 +90,7 @@ impl Jitter {
         self.again_within(RETRY, sent, now, asked, latest)
     }
 
-    /// Returns a moment like [`Jitter::again_at`], every `pace` instead of every 2 s.
+    /// Returns a moment like [`Jitter::again_at`], every `pace`.
     pub fn again_within(
         &mut self,
         pace: Duration,

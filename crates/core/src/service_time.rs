@@ -1,29 +1,25 @@
-//! Clock of a service, as far as the dates of its answers prove it; and whether an answer is too old to
-//! belong to its request.
+//! Clock of a service, as far as the dates of its answers prove it.
 //!
-//! Called by the clients of storage with every answer. A service counts a lease from the request that it
-//! answers. So an answer to an earlier request, counted for a later one, would keep a command running
-//! beyond its lease. Such an answer and one of a service whose clock is late must never be mistaken for
-//! each other.
+//! A service counts a lease from the request that it answers, so an answer to an earlier request would keep
+//! a command running beyond its lease. It must never be mistaken for one of a service whose clock is late,
+//! nor the reverse.
 
 use std::time::Duration;
 
 use crate::clock::Instant;
 
-// A date is in whole seconds.
 const RESOLUTION: i64 = 1000;
-// Most milliseconds after its second began that a server writes a date.
+// Most milliseconds from the beginning of its second to the writing of a date.
 const SLACK: i64 = 100;
 // Two clocks part by one part in a thousand at most.
 const DRIFT: i64 = 1000;
-// Shortest time between two refused answers of which the second shows that the clock is late; in this time
-// a date that does not move shows.
+// Shortest time between two refused answers that shows a date which does not move.
 const STEADY: i64 = 1500;
 
-/// Clock of a service against CLOCK_BOOTTIME. Milliseconds.
+/// Clock of a service against CLOCK_BOOTTIME, in milliseconds.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct ServiceTime {
-    // Least lead of the service's clock over this one, and the moment of the answer that proved it.
+    // Least lead over this clock, and the moment of the answer that proved it.
     ahead: Option<(i64, Instant)>,
     // Oldest refused answer since the last one that counted: its moment and its date.
     refused: Option<(Instant, i64)>,
@@ -32,19 +28,18 @@ pub struct ServiceTime {
 /// Answer with a date, in milliseconds of the Unix epoch.
 #[derive(Clone, Copy, Debug)]
 pub struct DatedAnswer {
-    /// Moment before the request was sent.
+    /// Moment before the request.
     pub sent: Instant,
-    /// Moment before the previous request was sent, whatever its result.
+    /// Moment before the previous request, whatever its result.
     pub before: Option<Instant>,
-    /// Moment at which the answer came.
+    /// Moment of the answer.
     pub received: Instant,
-    /// Date in it.
+    /// Date.
     pub date: i64,
 }
 
 impl ServiceTime {
-    /// Starts from the knowledge of another process of this machine at this moment
-    /// ([`ServiceTime::ahead`]).
+    /// Starts from the knowledge of another process of this machine.
     #[must_use]
     pub fn known(ahead: i64, at: Instant) -> ServiceTime {
         ServiceTime {
@@ -53,7 +48,7 @@ impl ServiceTime {
         }
     }
 
-    /// Returns how far the service's clock is ahead of CLOCK_BOOTTIME, once an answer has shown it.
+    /// Returns the lead of the service's clock over CLOCK_BOOTTIME, if known.
     #[must_use]
     pub fn ahead(&self) -> Option<i64> {
         self.ahead.map(|(ahead, _)| ahead)
@@ -63,7 +58,7 @@ impl ServiceTime {
     pub fn learn(&mut self, answer: &DatedAnswer) {
         let (least, most) = answer.bounds();
         // The date was written between request and answer. So an answer that waited unread for an hour
-        // proves next to nothing, and changes nothing that may be true.
+        // proves next to nothing.
         let ahead = match self.ahead_at(answer.received) {
             Some(known) if known <= most => known.max(least),
             _ => least,
@@ -72,7 +67,7 @@ impl ServiceTime {
         self.refused = None;
     }
 
-    /// Tells whether an answer of unknown request can belong to this one; learns from it if so.
+    /// Tells whether an answer can belong to this request; learns from it if so.
     pub fn admits(&mut self, answer: &DatedAnswer) -> bool {
         if self.is_older_than(answer.sent, answer) && !self.is_late_for_good(answer) {
             return false;
@@ -86,14 +81,12 @@ impl ServiceTime {
             .map(|(ahead, at)| ahead - span(now.since(at)) / DRIFT)
     }
 
-    /// Tells whether the answer was written before that moment.
     fn is_older_than(&self, moment: Instant, answer: &DatedAnswer) -> bool {
         let known = self.ahead_at(answer.received);
         known.is_some_and(|known| answer.date + RESOLUTION < millis(moment) + known - SLACK)
     }
 
-    /// Tells whether the clock that dates the answers is late now, rather than this answer another
-    /// request's: a front end with its own clock must not stop a holder.
+    /// Tells whether the dating clock is late now: a front end with its own clock must not stop a holder.
     fn is_late_for_good(&mut self, answer: &DatedAnswer) -> bool {
         // A connection that is one answer behind delivers at least the answer to the previous request.
         let oldest = answer
@@ -110,7 +103,7 @@ impl ServiceTime {
         if least < STEADY {
             return false;
         }
-        // A late clock runs like this one; the date of an answer that was kept does not move.
+        // A late clock runs like this one; the date of a kept answer does not move.
         let most = span(answer.received.since(received)) + span(answer.received.since(answer.sent));
         let steady = (least - RESOLUTION..=most + RESOLUTION).contains(&(answer.date - date));
         if !steady {
@@ -121,7 +114,6 @@ impl ServiceTime {
 }
 
 impl DatedAnswer {
-    /// Returns the least and most lead of the service's clock that the answer allows.
     fn bounds(&self) -> (i64, i64) {
         let least = self.date - millis(self.received);
         (least, self.date + RESOLUTION - millis(self.sent))
@@ -142,7 +134,6 @@ fn span(span: Duration) -> i64 {
 mod tests {
     use super::*;
 
-    // Lead of the service's clock.
     const AHEAD: i64 = 1_000_000_300;
 
     fn at(ms: i64) -> Instant {
@@ -170,7 +161,6 @@ mod tests {
         for phase in 0..1000 {
             let mut time = after(100_000 + phase);
             let renewal = 105_000 + phase;
-            // First the answer to the first renewal, then its copy as the second's.
             assert!(time.admits(&answer(renewal, renewal + 3, renewal + 1, 0)));
             let next = renewal + 5000;
             assert!(!time.admits(&answer(next, next + 3, renewal + 1, 0)));
@@ -201,7 +191,6 @@ mod tests {
                     let begin = 105_000 + phase + attempts * 2000;
                     attempts += 1;
                     assert!(attempts <= 2, "{late} ms late");
-                    // Asked three times in each attempt.
                     for n in 0..3 {
                         let sent = begin + n * 4;
                         let mut late = answer(sent, sent + 3, sent + 1, late);
@@ -231,7 +220,7 @@ mod tests {
                 if silent {
                     continue;
                 }
-                // Asked again at once: the answer is that to the previous request of the same attempt.
+                // Asked again at once: the answer is that to the previous request.
                 let mut next = answer(sent + 2, sent + 4, kept, 0);
                 next.before = Some(at(before));
                 assert!(time.admits(&next));
@@ -265,7 +254,6 @@ mod tests {
     #[test]
     fn answer_that_was_read_late_keeps_what_may_be_true() {
         let mut time = ServiceTime::known(AHEAD, at(100_000));
-        // The process was stopped, or the machine slept.
         time.learn(&answer(100_000, 3_700_000, 100_500, 0));
         let known = time.ahead().expect("known");
         assert!((AHEAD - 3600..=AHEAD).contains(&known), "{known}");

@@ -1,11 +1,9 @@
-//! [`StopRequests`]: meaning of a request to stop, given those before it. Pure.
-//!
-//! Used by the tenure, by the scheduler of `work`, and by `run` for what runs after its last tenure.
+//! Requests to stop.
 
 use crate::clock::Instant;
 
 /// Two stop signals closer than this are one request: `timeout(1)` signals its child and then the child's
-/// group, so the child gets each signal twice within microseconds.
+/// group.
 const ECHO: std::time::Duration = std::time::Duration::from_millis(100);
 
 /// Number of SIGINT.
@@ -19,13 +17,13 @@ const SIGTERM: i32 = 15;
 pub enum Stop {
     /// First request: stop in good order.
     Requested,
-    /// Repetition that changes nothing.
+    /// Repetition without effect.
     Again,
     /// Second TERM or INT: stop at once.
     AtOnce,
 }
 
-/// Requests to stop: the signal and the moment of the first.
+/// Requests to stop: signal and moment of the first.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct StopRequests(Option<(i32, Instant)>);
 
@@ -36,7 +34,7 @@ impl StopRequests {
             self.0 = Some((signal, now));
             return Stop::Requested;
         };
-        // A hang-up or SIGQUIT can follow a TERM by itself: only these two mean urgency.
+        // A hang-up or SIGQUIT can follow a TERM by itself.
         let urgent = signal == SIGTERM || signal == SIGINT;
         if urgent && now.since(first) >= ECHO {
             return Stop::AtOnce;

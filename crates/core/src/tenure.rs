@@ -10,20 +10,16 @@
 //! ```
 //! A task that is to be done once goes from "tree empty" to `Recording` instead of `Resting`.
 //!
-//! Called by the driver alone. Each state has one function that says what every event means in it. These
-//! rules carry the promise:
+//! These rules carry the promise:
 //! - The clock is read before the event: a reply that waited while this process was stopped is judged after
 //!   the deadline, not before it.
 //! - Deadlines count from the moment *before* the last answered request was sent.
-//! - A state with a command leads to `Releasing`, `Resting` and `Recording` only by "tree empty" (or
-//!   "nothing runs").
+//! - Only "tree empty" (or "nothing runs") leads from a state with a command to `Releasing`, `Resting` and
+//!   `Recording`.
 //! - No command starts under a deadline that has passed, or at the same time as another.
 //!
-//! The context remembers a cordon (this machine is about to be rebooted, say) before any state sees it.
-//! `Holding` drains for it, `Resting` and `Confirming` give the lease back, and `Standby` does not compete
-//! while it lasts. `Standby` alone asks whether the machine is fit to take control (`--if`), before it
-//! competes: the answer ends nothing that runs. While the machine is not fit, `Looking` checks whether a
-//! task that is to be done once is over.
+//! `Standby` alone asks whether the machine is fit to take control (`--if`): the answer ends nothing that
+//! runs.
 #![doc = include_str!("tenure/transitions.md")]
 
 mod context;
@@ -69,30 +65,29 @@ pub const AUTH_PATIENCE: Duration = Duration::from_secs(300);
 /// Rules of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Rules {
-    /// Division of the lease's time; `None` for a lock that lasts as long as a descriptor is open.
+    /// Division of the lease's time; `None`: the lock lasts as long as a descriptor is open.
     pub budget: Option<Budget>,
-    /// Time from one look at the lock to the next while standing by (±20 %). While the holder drains, it is
-    /// an eighth of that, but 250 ms to 2 s. `None`: the store wakes this instance.
+    /// Time from one look at the lock to the next while standing by (±20 %); less while the holder drains.
+    /// `None`: the store wakes this instance.
     pub poll: Option<Duration>,
-    /// Time to wait for control: `None` for ever, zero for one look, which ends with one answer. Counts
-    /// from the beginning, and ends when the command was started.
+    /// Time to wait for control: `None` for ever, zero for one look. Counts from the beginning, and ends
+    /// when the command was started.
     pub wait: Option<Duration>,
-    /// Time for which to ask a store that has never answered; at most 3 s with one look (`wait` of zero).
+    /// Time for which to ask a store that has never answered; at most 3 s with one look.
     pub patience: Duration,
-    /// Time after which a standby leaves if the store only refuses a credential that it accepted before.
+    /// Time after which a standby leaves if the store refuses a credential that it accepted before.
     pub auth_patience: Duration,
-    /// Time from the stop signal to SIGKILL after a request to stop, or if the command left processes
-    /// behind.
+    /// Time from the stop signal to SIGKILL after a request to stop, or for processes left behind.
     pub grace: Duration,
-    /// Signal that a drain sends first.
+    /// First signal of a drain.
     pub stop_signal: i32,
     /// Reaction to a loss of control.
     pub if_lost: IfLost,
     /// Restarts and hand-overs.
     pub hold_policy: HoldPolicy,
-    /// Rule of a task that is to be done once, by any candidate: not combined with a hold policy.
+    /// Rule of a task that is to be done once; not combined with a hold policy.
     pub once: Option<Once>,
-    /// The command has the terminal: what is typed there reaches it alone.
+    /// The command has the terminal: signals typed there reach it alone.
     pub on_terminal: bool,
     /// Seed of the spread of polls and retries.
     pub seed: u64,
@@ -105,26 +100,25 @@ pub enum State {
     Standby,
     /// An attempt to acquire is in flight.
     Acquiring,
-    /// The lease is granted, but old: it is renewed before anything starts.
+    /// The lease is granted, but old: it must be renewed first.
     Confirming,
-    /// The command runs, under control.
+    /// The command runs.
     Holding,
     /// The command's tree is asked to end.
     Draining,
     /// The command's tree is being killed.
     Killing,
-    /// Control without a command: the lease is kept until the command is started again, or until its time
-    /// is over.
+    /// The lease is kept without a command.
     Resting,
-    /// The command has ended; the result of its task is being recorded.
+    /// The task's result is being recorded.
     Recording,
-    /// No command runs; the lease (or what may be one) is being given back.
+    /// The lease, or what may be one, is being given back.
     Releasing,
     /// The competition is over.
     Done,
 }
 
-/// The state machine of one instance.
+/// State machine of one instance.
 #[derive(Debug)]
 pub struct Tenure {
     context: Context,
@@ -132,7 +126,6 @@ pub struct Tenure {
     state: State,
 }
 
-/// State with the knowledge that exists in it alone.
 #[derive(Debug)]
 enum Phase {
     Standby(Standby),
@@ -158,7 +151,7 @@ impl Tenure {
         }
     }
 
-    /// Cordons the machine from the beginning, if there is a `cordon`.
+    /// Cordons the machine from the beginning.
     #[must_use]
     pub fn cordoned_by(mut self, cordon: Option<Cordon>) -> Tenure {
         if let Some(cordon) = cordon {
@@ -167,8 +160,7 @@ impl Tenure {
         self
     }
 
-    /// Makes this instance take control only while this machine is fit to, and ask that this often; `None`:
-    /// it always is.
+    /// Makes this instance ask this often whether the machine is fit to take control; `None`: always.
     #[must_use]
     pub fn only_if(mut self, every: Option<Duration>) -> Tenure {
         if let Some(every) = every {
@@ -177,18 +169,17 @@ impl Tenure {
         self
     }
 
-    /// Makes the lock's record report the command's health, checked this often, in these words; `None`: it
-    /// does not.
+    /// Makes the lock's record report the command's health this often; `None`: never.
     #[must_use]
     pub fn telling_health(mut self, every: Option<Duration>, words: HealthWords) -> Tenure {
         self.context.health = every.map(|every| HealthRecord::new(every, words));
         self
     }
 
-    /// Takes in what happened at `now` and returns the actions, in order.
+    /// Takes in an event and returns the actions, in order.
     pub fn step(&mut self, now: Instant, event: Event) -> Vec<Action> {
         let mut step = Step::at(now);
-        // Before the state: a cordon outlasts each of them.
+        // A cordon outlasts each state.
         if self.ending().is_none() {
             self.context.on_cordon(&mut step, &event);
             self.context.hears_of_the_condition(now, &event);
@@ -196,7 +187,7 @@ impl Tenure {
             self.context.hears_of_the_start(&event);
         }
         let (context, present) = (&mut self.context, &mut step);
-        // A state is consumed by its step and returns the next: none is left half changed.
+        // A state is consumed by its step: none is left half changed.
         let nothing = Phase::Standby(Standby::until(Instant::FOREVER));
         self.phase = match std::mem::replace(&mut self.phase, nothing) {
             Phase::Standby(standby) => standby.step(context, present, event),
@@ -208,15 +199,13 @@ impl Tenure {
             Phase::Resting(resting) => resting.step(context, present, event),
             Phase::Recording(recording) => recording.step(context, present, event),
             Phase::Releasing(releasing) => releasing.step(context, present, event),
-            // No event after the end changes anything.
             Phase::Done(ending) => Phase::Done(ending),
         };
         self.state = self.phase.state();
         step.into_actions()
     }
 
-    /// Takes in a ring of the holder's doorbell. It moves a look and nothing else: to the states it is only
-    /// time that passed.
+    /// Takes in a ring of the holder's doorbell. It only moves a look: to the states, time has passed.
     pub fn rang(&mut self, now: Instant, ring: Ring) -> Vec<Action> {
         let mut step = Step::at(now);
         self.context.hears(&mut step, ring);
@@ -225,8 +214,7 @@ impl Tenure {
         actions
     }
 
-    /// Takes in an answer by the way that the lease is lost. Only a renewal can tell what that means for
-    /// the command, so it is due now.
+    /// Takes in an answer that hints at a lost lease. Only a renewal can tell, so it is due now.
     pub fn doubted(&mut self, now: Instant) -> Vec<Action> {
         match &mut self.phase {
             Phase::Holding(holding) => holding.run.held_lease.hurry(now),
@@ -236,8 +224,7 @@ impl Tenure {
         self.step(now, Event::Ticked)
     }
 
-    /// Returns when to come back with [`Event::Ticked`] if nothing happens before; [`Instant::FOREVER`] for
-    /// never.
+    /// Returns when to come back with [`Event::Ticked`] if nothing happens before.
     #[must_use]
     pub fn wake_at(&self) -> Instant {
         match &self.phase {
@@ -253,8 +240,7 @@ impl Tenure {
         }
     }
 
-    /// Returns when the record must report the command's health, if nothing happens before: only while the
-    /// lease is kept.
+    /// Returns when the record must report the command's health.
     #[must_use]
     pub fn health_due(&self) -> Instant {
         let stays = match &self.phase {
@@ -271,8 +257,8 @@ impl Tenure {
         self.context.health.as_mut()
     }
 
-    /// Tells whether to wait for a lock that wakes its waiters. An instance in its cool-down
-    /// would keep all others out with it.
+    /// Tells whether to wait for a lock that wakes its waiters. In its cool-down, this instance would keep
+    /// all others out with it.
     #[must_use]
     pub fn listens(&self) -> bool {
         matches!(&self.phase, Phase::Standby(standby) if standby.listens(&self.context))
@@ -284,8 +270,8 @@ impl Tenure {
         &self.state
     }
 
-    /// Returns, while the lease is being given back, why the tenure ended (`None`: it never began), and how
-    /// the command's main process ended, if it ran.
+    /// Returns the cause (`None`: the tenure never began) and the command's exit, while the lease is being
+    /// given back.
     #[must_use]
     pub fn leaving(&self) -> Option<(Option<&Cause>, Option<Exit>)> {
         if let Phase::Releasing(releasing) = &self.phase {
@@ -340,8 +326,7 @@ impl Step {
     }
 
     fn extend(&mut self, held_lease: &HeldLease) {
-        // First, before anything that could block: a guardian that learns of it late kills a command whose
-        // lease was renewed in time.
+        // First: a guardian that learns of it late kills a command whose lease was renewed in time.
         self.actions
             .insert(0, Action::Extend(held_lease.deadlines()));
     }

@@ -1,5 +1,4 @@
-//! Durations, sizes and signals as people write them. Called by the parsers of `args`. Pure; an error names
-//! the problem in one line, but not the flag (the caller knows that).
+//! Durations, sizes and signals as people write them.
 
 use std::time::Duration;
 
@@ -33,7 +32,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
             .unwrap_or(tail.len());
         let (unit, tail) = tail.split_at(letters);
         let unit = match unit {
-            // Only a bare number may lack a unit: `1m30` is more often a slip than a wish.
+            // `1m30` is more often a slip than a wish.
             "" if smallest.is_infinite() && tail.is_empty() => 1.0,
             "ms" => 1e-3,
             "s" | "sec" => 1.0,
@@ -52,7 +51,7 @@ pub fn duration(text: &str) -> Result<Duration, String> {
     Duration::try_from_secs_f64(total)
         .ok()
         .filter(|span| *span <= LONGEST)
-        // To the nearest millisecond: the rest is an error of the decimals.
+        // The rest is an error of the decimals.
         .map(|span| {
             Duration::from_millis(
                 u64::try_from((span + Duration::from_micros(500)).as_millis()).unwrap_or(0),
@@ -87,7 +86,7 @@ pub fn show(span: Duration) -> String {
 /// Reads the size of a page blob: bytes, or with K, M, G, T (of 1024).
 ///
 /// # Errors
-/// How to write a page blob's size.
+/// How to write a size.
 pub fn page_blob_size(text: &str) -> Result<u64, String> {
     let digits = text
         .find(|c: char| !c.is_ascii_digit())
@@ -121,7 +120,7 @@ pub fn page_blob_size(text: &str) -> Result<u64, String> {
 /// Reads a signal: `TERM`, `SIGTERM`, `15`, `RTMIN+3`.
 ///
 /// # Errors
-/// How to write a signal; also for signals that stop or continue a process instead of ending it.
+/// How to write a signal; also for signals that stop or continue a process.
 pub fn signal(text: &str) -> Result<i32, String> {
     let name = text.trim().to_ascii_uppercase();
     let name = name.strip_prefix("SIG").unwrap_or(&name);
@@ -149,7 +148,7 @@ fn named(name: &str) -> Option<i32> {
     if let Ok(signal) = format!("SIG{name}").parse::<nix::sys::signal::Signal>() {
         return Some(signal as i32);
     }
-    // Digits only: `RTMIN+-3` is no signal.
+    // `RTMIN+-3` is no signal.
     let offset = |text: &str| match text {
         "" => Some(0),
         _ => text

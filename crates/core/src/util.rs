@@ -1,4 +1,4 @@
-//! Small helpers for all rooms.
+//! Small helpers for all crates.
 
 use std::fs::{self, File, Metadata};
 use std::io;
@@ -12,21 +12,20 @@ use nix::fcntl::{FcntlArg, FlockArg, fcntl};
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-/// Memory that this process shares with processes forked from it. Its content is whole whenever its writer
-/// dies.
+/// Memory shared with processes forked from this one. Its content is whole whenever its writer dies.
 pub trait SharedMemory: Send + Sync {
     /// Replaces the content; clears it if the bytes are too long.
     fn put(&self, bytes: &[u8]);
-    /// Returns the content, if any. Call it only while no process puts.
+    /// Returns the content. Call it only while no process puts.
     fn take(&self) -> Option<Vec<u8>>;
 }
 
-/// Locks even a poisoned mutex: the data that these mutexes guard is whole between any two statements.
+/// Locks even a poisoned mutex: the guarded data is whole between any two statements.
 pub fn lock<T: ?Sized>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// Returns the FNV-1a hash (64 bits), which only has to tell a torn record from a whole one.
+/// Returns the FNV-1a hash (64 bits), to tell a torn record from a whole one.
 pub fn check(bytes: &[u8]) -> String {
     let hash = bytes.iter().fold(0xcbf2_9ce4_8422_2325_u64, |hash, byte| {
         (hash ^ u64::from(*byte)).wrapping_mul(0x0000_0100_0000_01b3)
@@ -34,7 +33,7 @@ pub fn check(bytes: &[u8]) -> String {
     format!("{hash:016x}")
 }
 
-/// Returns the wall clock in whole seconds (RFC 3339, UTC), for people, never for decisions.
+/// Returns the wall clock (RFC 3339, UTC), for people, never for decisions.
 pub fn wall_clock() -> String {
     let now = OffsetDateTime::now_utc();
     now.replace_nanosecond(0)
@@ -43,7 +42,6 @@ pub fn wall_clock() -> String {
         .unwrap_or_default()
 }
 
-/// Children of this process that its own code waits for.
 static AWAITED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
 /// Calls `act` with the awaited children; no new one begins meanwhile.
@@ -51,7 +49,7 @@ pub fn with_awaited_children<T>(act: impl FnOnce(&[i32]) -> T) -> T {
     act(&lock(&AWAITED))
 }
 
-/// Child that its parent's code waits for: until this is dropped, no other code reaps it.
+/// Child that no other code reaps until this is dropped.
 #[derive(Debug)]
 pub struct AwaitedChild(i32);
 
@@ -64,7 +62,7 @@ impl AwaitedChild {
         spawn: impl FnOnce() -> io::Result<C>,
         id: impl FnOnce(&C) -> Option<u32>,
     ) -> io::Result<(C, AwaitedChild)> {
-        // Locked during the start: the child may end before its id is known.
+        // The child may end before its id is known.
         let mut awaited = lock(&AWAITED);
         let child = spawn()?;
         let pid = id(&child).and_then(|pid| i32::try_from(pid).ok());
@@ -73,7 +71,7 @@ impl AwaitedChild {
         Ok((child, AwaitedChild(pid)))
     }
 
-    /// Returns its process id; 0: it has none.
+    /// Returns the process id; 0: none.
     pub fn pid(&self) -> i32 {
         self.0
     }
@@ -85,7 +83,7 @@ impl Drop for AwaitedChild {
     }
 }
 
-/// Makes a path absolute, by the working directory.
+/// Makes a path absolute.
 ///
 /// # Errors
 /// If the working directory was removed.
@@ -96,16 +94,14 @@ pub fn absolute(path: &Path) -> io::Result<PathBuf> {
     })
 }
 
-/// Tells whether a terminal would act on this character, or would show the text around it in another order
-/// or on another line: control characters, line separators, and changes of the writing direction.
+/// Tells whether a terminal would act on this character, or show text in another order or on another line.
 pub fn is_unprintable(c: char) -> bool {
     // Unicode's Bidi_Control and line separators: UAX 9, UAX 14.
     let reorders = matches!(c, '\u{61c}' | '\u{200e}' | '\u{200f}' | '\u{202a}'..='\u{202e}' | '\u{2066}'..='\u{2069}');
     c.is_control() || reorders || matches!(c, '\u{2028}' | '\u{2029}')
 }
 
-/// Escapes invisible characters, and those that a terminal would act on: a name that looks right and is
-/// refused should show why.
+/// Escapes unprintable characters: a name that looks right and is refused should show why.
 pub fn spelt_out(text: &str) -> String {
     let spelt = |c: char| match is_unprintable(c) {
         true => c.escape_default().collect(),
@@ -114,11 +110,10 @@ pub fn spelt_out(text: &str) -> String {
     text.chars().map(spelt).collect()
 }
 
-// Longest text of a message or a field: a server's answer can be a page of HTML.
+// A server's answer can be a page of HTML.
 const TEXT_LIMIT: usize = 1000;
 
-/// Makes a text from outside fit for a terminal: one line, no control characters, not too long. A server or
-/// a lock's record must not forge lines or control the terminal.
+/// Makes a text from outside one line that cannot forge lines or control the terminal, and is not too long.
 #[must_use]
 pub fn plain(text: &str) -> String {
     let mut line: String = text
@@ -134,7 +129,7 @@ pub fn plain(text: &str) -> String {
 
 /// Tells whether both are of one file.
 pub fn is_same_file(one: &Metadata, other: &Metadata) -> bool {
-    // An inode's number alone may repeat on another file system.
+    // An inode's number may repeat on another file system.
     (one.dev(), one.ino()) == (other.dev(), other.ino())
 }
 
@@ -146,8 +141,8 @@ pub fn is_safe_from_others(directory: &Metadata) -> bool {
     directory.is_dir() && is_trusted && !others_write
 }
 
-/// Lists the entries of a directory with this prefix and kind that belong to this user. In a shared
-/// directory, an entry of another user is not for this one to judge, open or remove.
+/// Lists this user's entries of a directory with this prefix and kind. Those of other users are not for
+/// this one to judge, open or remove.
 pub fn ours_in(
     directory: &Path,
     prefix: &str,
@@ -163,19 +158,19 @@ pub fn ours_in(
     })
 }
 
-/// Makes a request for a lock on the whole file, however long it grows.
+/// Makes a request for a lock on the whole file.
 pub fn whole_file(kind: libc::c_int) -> libc::flock {
     libc::flock {
         l_type: kind as libc::c_short,
         l_whence: libc::SEEK_SET as libc::c_short,
         l_start: 0,
         l_len: 0,
-        // The kernel demands a zero here for locks of an open file description.
+        // The kernel demands zero for locks of an open file description.
         l_pid: 0,
     }
 }
 
-/// Tells whether an open file description other than `file`'s keeps it from locking. Locks nothing.
+/// Tells whether an open file description other than `file`'s keeps it from locking.
 pub fn is_locked_by_another(file: &File) -> nix::Result<bool> {
     let mut request = whole_file(libc::F_WRLCK);
     fcntl(file, FcntlArg::F_OFD_GETLK(&mut request))?;
@@ -196,7 +191,7 @@ pub fn flock(file: &impl AsFd, how: FlockArg) -> nix::Result<()> {
     }
 }
 
-/// Reads from `offset` until the buffer is full or the file ends; returns the number of bytes.
+/// Reads from `offset` until the buffer is full or the file ends.
 pub fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usize> {
     let mut filled = 0;
     while filled < buffer.len() {
@@ -210,8 +205,8 @@ pub fn read_up_to(file: &File, buffer: &mut [u8], offset: u64) -> io::Result<usi
     Ok(filled)
 }
 
-/// Defines a struct whose fields are documented for users, and `FIELDS` with the name and meaning of each
-/// in order. Fields after the semicolon are optional.
+/// Defines a struct whose fields are documented for users, and `FIELDS` with their names and meanings.
+/// Fields after the semicolon are optional.
 #[macro_export]
 macro_rules! documented {
     ($(#[$meta:meta])* struct $name:ident {

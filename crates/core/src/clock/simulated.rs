@@ -1,12 +1,7 @@
-//! Clock that a test sets: what is polled at one of its moments takes that for the present and sleeps by
-//! this clock. Also plays the threads of a process that is simulated so.
-//!
-//! Called by the simulated fleet, which plays the shipped driver and stores. The clock holds for the thread
-//! that entered it, while it is in it. It must never be in a release.
+//! Clock that a test sets, and the threads of a simulated process.
 //!
 //! The threads are real ones, for work that blocks. One of them runs at a time, and none while the process
-//! is polled. Each gives control back where it would wait in the kernel: while a request is on its way, in
-//! a pause, at its end. So the simulation decides when it goes on.
+//! is polled. Each gives control back where it would wait in the kernel.
 
 use std::any::Any;
 use std::cell::{Cell, RefCell};
@@ -23,8 +18,7 @@ use std::time::Duration;
 use super::Instant;
 
 thread_local! {
-    // Apart from the clock: reading the time in a thread without one, such as a guardian between fork and
-    // exec, must not allocate.
+    // Apart from the clock: reading the time between fork and exec must not allocate.
     static NOW: Cell<Option<Instant>> = const { Cell::new(None) };
     static CLOCK: RefCell<Option<Rc<SimulatedClock>>> = const { RefCell::new(None) };
 }
@@ -35,7 +29,7 @@ const SPINS: u32 = 1000;
 /// Clock and timers of one simulated process.
 #[derive(Default)]
 pub struct SimulatedClock {
-    // Time of the timers, which stop while the machine sleeps, as tokio's do.
+    // Timers stop while the machine sleeps, as tokio's do.
     awake: Cell<Instant>,
     suspended: Cell<Duration>,
     timers: RefCell<BTreeMap<(Instant, u64), Waker>>,
@@ -50,14 +44,12 @@ pub struct SimulatedClock {
 }
 
 struct Thread {
-    /// Moment at which it goes on, by the clock that stops while the machine sleeps.
     due: Instant,
     body: Body,
 }
 
 impl SimulatedClock {
-    /// Does `work` at `now`, on a machine that was suspended for `suspended` in total; first wakes the
-    /// sleeps that are over.
+    /// Does `work` at `now`, on a machine that was suspended for `suspended` in total.
     pub fn enter<T>(
         self: &Rc<Self>,
         now: Instant,
@@ -76,7 +68,7 @@ impl SimulatedClock {
         }
         NOW.set(Some(now));
         CLOCK.set(Some(Rc::clone(self)));
-        // Even if `work` panics: the thread's next test has another clock, or none.
+        // The thread's next test has another clock.
         let _leave = Leave;
         self.run_threads(now);
         work()
@@ -106,24 +98,23 @@ impl SimulatedClock {
         self.threads.borrow_mut().extend(begun);
     }
 
-    /// Sets the least and the most time that a request of its threads is on its way from now on. If
-    /// `rarely`, few requests take longer than the least.
+    /// Sets the least and the most time of a request. If `rarely`, few take longer than the least.
     pub fn travel(&self, least: Duration, most: Duration, rarely: bool) {
         self.travel.set((least, most));
         self.rarely.set(rarely);
     }
 
-    /// Sets the seed of chance, to repeat a run.
+    /// Sets the seed of chance.
     pub fn seed(&self, seed: u64) {
         self.seed.set(seed);
     }
 
-    /// Sets what new threads find with [`carried`]: their surroundings.
+    /// Sets what new threads find with [`carried`].
     pub fn carry(&self, what: Carried) {
         self.carried.replace(Some(what));
     }
 
-    /// Ends the threads, because the process has ended.
+    /// Ends the threads.
     pub fn end_threads(&self) {
         self.threads.borrow_mut().clear();
     }
@@ -193,12 +184,11 @@ impl Drop for Leave {
     }
 }
 
-/// Returns the present moment of this thread's simulation, if it is in one.
 pub(super) fn now() -> Option<Instant> {
     NOW.get()
 }
 
-/// Begins a thread of the simulated process that is played here; returns the job if none is.
+/// Returns the job if no process is played here.
 pub(super) fn start_thread<J: FnOnce() + Send + 'static>(job: J) -> Option<J> {
     if NOW.get().is_none() {
         return Some(job);
@@ -213,7 +203,7 @@ pub(super) fn start_thread<J: FnOnce() + Send + 'static>(job: J) -> Option<J> {
     None
 }
 
-/// Begins a thread that waits in the kernel and works by `look`. Tells whether a process is played here.
+/// Tells whether a process is played here.
 pub(super) fn start_waiting(mut look: impl FnMut() -> Option<Instant> + 'static) -> bool {
     CLOCK.with_borrow(|clock| {
         let Some(clock) = clock else { return false };
@@ -224,7 +214,6 @@ pub(super) fn start_waiting(mut look: impl FnMut() -> Option<Instant> + 'static)
     })
 }
 
-/// Begins a sleep in this thread's simulation, if it is in one.
 pub(super) fn sleep(span: Duration) -> Option<Sleep> {
     NOW.get()?;
     CLOCK.with_borrow(|clock| clock.as_ref().map(|clock| clock.begin(span)))
@@ -266,19 +255,15 @@ impl Drop for Sleep {
     }
 }
 
-/// Work of a thread from one wait to the next. Returns when the wait ends at the latest; nothing if the
-/// thread has ended.
+/// Work of a thread up to its next wait; returns when that ends at the latest.
 type Body = Box<dyn FnMut(Resumed) -> Option<Instant>>;
-/// Surroundings of a process.
 pub(super) type Carried = Arc<dyn Any + Send + Sync>;
 type Job = Box<dyn FnOnce() + Send>;
 
 #[derive(Clone, Copy)]
 struct Resumed {
     now: Instant,
-    /// Least and most time that each request is on its way.
     travel: (Duration, Duration),
-    /// Only one request in four takes longer than the least.
     rarely: bool,
 }
 
@@ -288,7 +273,6 @@ enum Word {
     Ended,
 }
 
-/// Connection of a thread to its simulation.
 struct Baton {
     word: Sender<Word>,
     go: Receiver<Resumed>,
@@ -297,14 +281,13 @@ struct Baton {
     carried: Option<Carried>,
 }
 
-/// Most that a request which is not late takes beyond the least, in ns.
+/// In ns.
 const USUAL: u64 = 24_000_000;
 
 thread_local! {
     static BATON: RefCell<Option<Baton>> = const { RefCell::new(None) };
 }
 
-/// Panic payload of a thread whose process has ended.
 struct Killed;
 
 impl Baton {
@@ -320,7 +303,6 @@ impl Baton {
     }
 }
 
-/// Gives control back for this long in a thread of a simulated process; tells whether this is one.
 pub(super) fn pause(span: Duration) -> bool {
     // Not while the thread unwinds because its process has ended.
     if thread::panicking() {
@@ -333,12 +315,11 @@ pub(super) fn pause(span: Duration) -> bool {
     })
 }
 
-/// Returns the surroundings of this thread's simulated process.
+/// Returns the surroundings of this simulated process.
 pub fn carried() -> Option<Carried> {
     BATON.with_borrow(|baton| baton.as_ref()?.carried.clone())
 }
 
-/// Waits while a request or its answer is on its way, in a thread of a simulated process.
 pub(super) fn travel() {
     let span = BATON.with_borrow_mut(|baton| {
         let Baton { resumed, rng, .. } = baton.as_mut()?;
@@ -353,7 +334,6 @@ pub(super) fn travel() {
     }
 }
 
-/// Begins another thread of the process if this is one; else returns the job.
 fn begin_beside(job: Job) -> Result<(), Job> {
     BATON.with_borrow(|baton| match baton {
         Some(baton) => baton.word.send(Word::Began(job)).map_err(|unsent| {
@@ -382,7 +362,7 @@ impl Drop for Coroutine {
     }
 }
 
-/// Returns the body that plays `job`; calls `begin` for each thread that the job begins.
+/// Calls `begin` for each thread that `job` begins.
 fn play(
     job: Job,
     seed: u64,

@@ -1,4 +1,4 @@
-//! Health in virtual time: by behaviour, and through a thousand simulated hours.
+//! Health in virtual time.
 
 mod record;
 
@@ -51,7 +51,6 @@ fn probed() -> Health {
     })
 }
 
-/// Makes a health whose command runs since the beginning.
 fn started(rules: HealthRules) -> Health {
     let mut health = Health::new(rules);
     assert_eq!(health.wake_at(), Instant::FOREVER);
@@ -59,8 +58,7 @@ fn started(rules: HealthRules) -> Health {
     health
 }
 
-/// Looks whenever a look is due, until this moment; returns the first result that is not quiet, and its
-/// moment.
+/// Looks whenever a look is due; returns the first result that is not quiet, and its moment.
 fn looks(health: &mut Health, until: Instant) -> Option<(Instant, Look)> {
     while health.wake_at() <= until {
         let now = health.wake_at();
@@ -188,7 +186,7 @@ fn words_are_ignored_without_a_watchdog() {
     assert_eq!(health.wake_at(), Instant::FOREVER);
 }
 
-/// Ends the next probe with `result`, a second after its beginning; returns the beginning and the report.
+/// Ends the next probe with `result` after a second; returns its beginning and the report.
 fn next_probe(
     health: &mut Health,
     result: Result<(), ProbeFailure>,
@@ -248,7 +246,7 @@ fn pause_in_the_middle_of_a_period_counts_too() {
     assert_eq!(looks(&mut health, at(54)), None);
 }
 
-/// A command counts as started some time after the order, if no report has come by then.
+/// A command counts as started some time after the order, without a report.
 #[test]
 fn pause_takes_nothing_from_the_time_for_a_start() {
     let mut health = speaking(secs(1));
@@ -268,7 +266,7 @@ fn words_sent_before_the_start_is_known_stand() {
     assert!(looks(&mut health, at(61)).is_some());
 }
 
-/// The probe stays the only one, and it asked a command that was not there yet.
+/// The probe asked a command that was not there yet.
 #[test]
 fn probe_that_began_before_the_start_goes_on_and_does_not_count() {
     let mut health = probed();
@@ -340,7 +338,6 @@ impl World {
         self.chance.rest_of(most * 5 / 6).min(most)
     }
 
-    /// Plays this moment, and all that was due earlier.
     fn look(&mut self) -> Option<Hung> {
         let now = self.now;
         while self.speaks <= now {
@@ -372,8 +369,7 @@ impl World {
         }
     }
 
-    /// Plays until then, with a pause every half an hour or so; returns why the command was called hung, if
-    /// it was.
+    /// Plays until then, with a pause every half an hour or so.
     fn play(&mut self, until: Instant) -> Option<Hung> {
         let mut pause = self.now + self.some(secs(3600));
         while self.now < until {
@@ -382,11 +378,9 @@ impl World {
             if pause > next {
                 self.now = next.max(self.now) + self.some(ms(200));
             } else {
-                // From a hiccup to a night.
                 let longest = [ms(900), secs(4), secs(40), secs(400), secs(30_000)];
                 let length = self.some(longest[self.pauses as usize % longest.len()]);
                 if self.pauses.is_multiple_of(2) {
-                    // The whole machine pauses, and the command with it.
                     self.speaks = self.speaks + length;
                     self.probe = self.probe.map(|(ends, kill)| (ends + length, kill));
                 }
@@ -440,7 +434,6 @@ fn command_that_stops_speaking_is_found_in_its_period_despite_pauses() {
     for seed in 0..50 {
         let mut world = world(seed, secs(30));
         assert_eq!(world.play(BEGIN + secs(7200)), None);
-        // Nothing pauses in the next minute.
         let heard = world.now;
         world.speaks = Instant::FOREVER;
         while world.now < heard + secs(60) {

@@ -1,9 +1,7 @@
-//! Work that gets its own thread because it can hang: writes to a disk.
+//! Writes to a disk on a thread of their own, because they can hang.
 //!
-//! Called by the status file and the event log, after the guardian was forked. A caller of `put` never
-//! waits for the work and never learns its result: the worker reports errors. The queue is bounded. Work
-//! that a caller does wait for is started with [`apart`], which, unlike the runtime's own pool, never
-//! panics if no thread is available.
+//! A caller of `put` never waits for the work: the worker reports errors. Work that a caller waits for is
+//! started with [`apart`], which, unlike the runtime's own pool, never panics if no thread is available.
 
 use std::collections::VecDeque;
 use std::io;
@@ -16,7 +14,7 @@ use tokio::sync::oneshot;
 /// Begins a job on its own thread; its result comes through the channel.
 ///
 /// # Errors
-/// If no thread is available; the job comes back and was not begun.
+/// If no thread is available; the job comes back.
 pub fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
     name: &'static str,
     job: J,
@@ -33,24 +31,20 @@ pub fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
         .name(name.into())
         .spawn(move || {
             if let Some(job) = take(&theirs) {
-                // The waiting task may have gone.
                 let _ = tell.send(job());
             }
         });
     let Err(why) = started else {
         return Ok(told);
     };
-    // Without a thread, the job is still in its place.
     take(&place).map_or(Ok(told), |job| Err((why, job)))
 }
 
-/// Longest time that the end of the process waits for the queue.
 const FLUSH_TIMEOUT: Duration = Duration::from_secs(2);
 
 struct Pending<T> {
     waiting: VecDeque<T>,
     closed: bool,
-    /// The worker has no work in hand.
     idle: bool,
 }
 
@@ -86,13 +80,12 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         if let Err(why) = started {
             tracing::warn!("cannot keep the {name}: no thread can be started: {why}");
             let mut pending = writer.shared.lock();
-            // Idle too, else the drop would wait in vain.
+            // Else the drop would wait in vain.
             (pending.closed, pending.idle) = (true, true);
         }
         writer
     }
 
-    /// Makes a queue that no thread works off.
     fn without_a_thread() -> BackgroundWriter<T> {
         let pending = Pending {
             waiting: VecDeque::new(),
@@ -111,7 +104,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
     pub fn put(&self, one: T, most: usize) -> bool {
         let mut pending = self.shared.lock();
         if pending.closed {
-            // No thread works it off, as the warning said.
+            // The warning said so.
             return true;
         }
         // A disk that hangs for hours must not use up the memory.
@@ -126,14 +119,13 @@ impl<T: Send + 'static> BackgroundWriter<T> {
 
     /// Replaces all that waits. Does not block.
     pub fn replace(&self, one: T) {
-        // Work that a slow disk has not taken yet is out of date.
         self.shared.lock().waiting.clear();
         self.put(one, usize::MAX);
     }
 }
 
 impl<T> BackgroundWriter<T> {
-    /// Waits until the queue is empty, but not longer than `limit`.
+    /// Waits until the queue is empty, at most for `limit`.
     pub fn finish(&self, limit: Duration) {
         let pending = self.shared.lock();
         let busy = |pending: &mut Pending<T>| !pending.waiting.is_empty() || !pending.idle;
@@ -147,7 +139,7 @@ impl<T> BackgroundWriter<T> {
 
 impl<T> Drop for BackgroundWriter<T> {
     fn drop(&mut self) {
-        // The last entries are worth a wait, but a limited one: the disk may hang.
+        // The disk may hang.
         self.finish(FLUSH_TIMEOUT);
         self.shared.lock().closed = true;
         self.shared.changed.notify_all();
@@ -159,7 +151,7 @@ fn serve<T>(shared: &Shared<T>, work: &mut impl FnMut(T)) {
     loop {
         if let Some(one) = pending.waiting.pop_front() {
             pending.idle = false;
-            // Not under the lock: the work can hang, and `put` must not.
+            // The work can hang, and `put` must not.
             drop(pending);
             work(one);
             pending = shared.lock();

@@ -1,10 +1,7 @@
-//! Files that must outlast cleaners of temporary files, such as systemd-tmpfiles: a lock, a control file,
-//! the directory of a message.
+//! Files that must outlast cleaners of temporary files, such as systemd-tmpfiles.
 //!
-//! A cleaner removes a file whose times are some days old. A lock that a command has held for weeks looks
-//! like that, and the next instance would make a new file and run at the same time. Each owner adds its
-//! file; the driver of an instance or a worker calls [`keep`]. Never waits for a disk in the caller's
-//! thread.
+//! A lock that a command has held for weeks looks old. If a cleaner removed it, the next instance would
+//! make a new file and run at the same time.
 
 use std::fs::{self, File};
 use std::os::fd::AsRawFd as _;
@@ -27,8 +24,7 @@ const EVERY: Duration = Duration::from_secs(600);
 
 static FILES: Mutex<Vec<Weak<File>>> = Mutex::new(Vec::new());
 
-/// Keeps the times of this file fresh until its last owner drops it; for a directory, also those of its
-/// entries.
+/// Keeps the times of this file (and a directory's entries) fresh until its last owner drops it.
 pub fn add(file: &Arc<File>) {
     let mut files = lock(&FILES);
     files.retain(|known| known.strong_count() > 0 && known.as_ptr() != Arc::as_ptr(file));
@@ -86,12 +82,11 @@ pub fn refresh() {
 }
 
 fn refresh_one(file: &File) -> nix::Result<()> {
-    // UTIME_NOW needs only the right to write. This path also reaches a file opened with O_PATH, such as a
-    // link.
+    // UTIME_NOW needs only the right to write. This path also reaches a file opened with O_PATH.
     let path = format!("/proc/self/fd/{}", file.as_raw_fd());
     set_to_now(Path::new(&path), UtimensatFlags::FollowSymlink)?;
     for entry in fs::read_dir(path).into_iter().flatten().flatten() {
-        // The command may have put a link there to a file of another owner.
+        // The command may have put a link there to another owner's file.
         set_to_now(&entry.path(), UtimensatFlags::NoFollowSymlink)?;
     }
     Ok(())
@@ -102,7 +97,7 @@ fn set_to_now(path: &Path, flags: UtimensatFlags) -> nix::Result<()> {
     utimensat(AT_FDCWD, path, now, now, flags)
 }
 
-/// Tells whether [`make_old`] was called on this file and nothing has refreshed it since.
+/// Tells whether nothing has refreshed this file since [`make_old`].
 #[cfg(debug_assertions)]
 #[doc(hidden)]
 #[must_use]

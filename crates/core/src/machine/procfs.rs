@@ -1,7 +1,7 @@
-//! Files of /proc, read at once. The kernel makes the text anew for every read, and the standard library
-//! sees a length of 0 and begins with 32 bytes. For a file of a few hundred lines that is most of the cost.
+//! Files of /proc, read at once.
 //!
-//! Called wherever one is read on the way to a command. Never for a file without an end.
+//! The kernel makes the text anew for every read, and the standard library begins with 32 bytes. For a file
+//! of a few hundred lines that is most of the cost.
 
 use std::ffi::OsString;
 use std::fs::File;
@@ -9,7 +9,6 @@ use std::io::{self, Read as _};
 use std::os::unix::ffi::OsStringExt as _;
 use std::path::PathBuf;
 
-// More than most files have.
 const ROOM: usize = 8192;
 
 /// Reads the whole of `path`.
@@ -22,8 +21,7 @@ pub fn bytes(path: &str) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// Reads the whole of `path` as text. A name that is not UTF-8 comes out changed: use [`bytes`] to look for
-/// one.
+/// Reads the whole of `path` as text, in which a name that is not UTF-8 comes out changed.
 ///
 /// # Errors
 /// Those of opening and reading.
@@ -32,7 +30,7 @@ pub fn text(path: &str) -> io::Result<String> {
     Ok(text.unwrap_or_else(|error| String::from_utf8_lossy(error.as_bytes()).into_owned()))
 }
 
-/// Decodes a path of mountinfo, where blanks, line ends and backslashes are three octal digits each.
+/// Decodes a path of mountinfo: blanks, line ends and backslashes are three octal digits each.
 pub fn unescaped(text: &[u8]) -> PathBuf {
     let mut bytes = Vec::with_capacity(text.len());
     let mut rest = text;

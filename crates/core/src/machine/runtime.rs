@@ -1,7 +1,7 @@
 //! Async runtime of this process.
 //!
 //! Made after the guardians were forked: it raises the limit of descriptors, and a guardian must give its
-//! command the original one. Tokio panics without descriptors of its own, so they are checked first.
+//! command the original one.
 
 use std::io;
 use std::ops::Deref;
@@ -31,39 +31,35 @@ impl Drop for OwnRuntime {
     }
 }
 
-// Descriptors for the runtime, its signals and the first file.
 const NEEDED: usize = 8;
 
 /// Makes a runtime.
 ///
 /// # Errors
-/// If there are too few descriptors for it, or the kernel's.
+/// If there are too few descriptors, or the kernel's.
 pub fn runtime() -> io::Result<OwnRuntime> {
     make_room();
     look_for_room()?;
-    // One thread: a process that forks guardians and should stay small needs no more, and blocking work has
-    // its own.
+    // A process that forks guardians should stay small, and blocking work has its own threads.
     let runtime = Builder::new_current_thread().enable_all().build()?;
     Ok(OwnRuntime(Some(runtime)))
 }
 
 fn make_room() {
-    // Each slot's file stays open, and so does each client's connection. If the limit cannot be raised,
-    // each failed open is reported.
+    // Each slot's file and each client's connection stays open.
     const WANTED: u64 = 4096;
     if let Ok((soft, hard)) = getrlimit(Resource::RLIMIT_NOFILE) {
         let _ = setrlimit(Resource::RLIMIT_NOFILE, soft.max(hard.min(WANTED)), hard);
     }
 }
 
-/// Checks that the main thread's stack may grow as far as parsing the arguments needs: beyond the limit the
-/// kernel ends the process by SIGSEGV, without a message.
+/// Checks the limit of the main thread's stack: beyond it the kernel ends the process by SIGSEGV, without a
+/// message.
 ///
 /// # Errors
-/// If the limit (RLIMIT_STACK) is lower.
+/// If the limit (RLIMIT_STACK) is too low for parsing the arguments.
 pub fn check_stack_limit() -> io::Result<()> {
-    // Measured: 176 KiB in a release build, 384 KiB in a debug build. Arguments and environment are on the
-    // stack, too.
+    // Measured: 176 KiB in a release build, 384 KiB in a debug build, without arguments and environment.
     const NEEDED_BYTES: u64 = if cfg!(debug_assertions) { 512 } else { 256 } << 10;
     match getrlimit(Resource::RLIMIT_STACK) {
         Ok((soft, _)) if soft < NEEDED_BYTES => Err(io::Error::other(format!(
@@ -75,7 +71,7 @@ pub fn check_stack_limit() -> io::Result<()> {
     }
 }
 
-/// Opens the needed descriptors, and closes them: tokio panics without them.
+/// Tokio panics without these descriptors.
 fn look_for_room() -> io::Result<()> {
     let stdin = io::stdin();
     let taken: io::Result<Vec<OwnedFd>> = (0..NEEDED)

@@ -1,7 +1,5 @@
 //! Knowledge that outlasts the rounds of one instance: its rules, the state of the store, and requests to
 //! stop.
-//!
-//! Used by every state of the tenure. Decides nothing about processes or leases.
 
 mod fitness;
 
@@ -21,26 +19,26 @@ use crate::{
     Ring, Unfit, WorkloadEvent,
 };
 
-// Longest time for which an instance with one look asks a silent store. With the undoing of what it may
-// have obtained, it must end in five seconds, because a crontab's `-n` waits.
+// Longest time for which an instance with one look asks a silent store. With the undoing, it must end in
+// five seconds, because a crontab's `-n` waits.
 const ONE_LOOK: Duration = Duration::from_secs(3);
 
-// Time between two reports of an outage: a single one, hours ago, would be far up in the log.
+// A single report of an outage would soon be far up in the log.
 const REMINDER: Duration = Duration::from_secs(60);
 
-// Least grace on a cordoned machine: a wrong clock must not turn a drain into a kill.
+// A wrong clock must not turn a cordon's drain into a kill.
 const LEAST_GRACE: Duration = Duration::from_secs(5);
 
-// Time to give control away before a cordoned machine goes: the release, and a standby's look.
+// Time for the release and a standby's look before a cordoned machine goes.
 const HAND_OVER: Duration = Duration::from_secs(3);
 
-// Time that standbys which the store wakes need to take a lock.
+// Time in which standbys that the store wakes take a lock.
 const WOKEN: Duration = Duration::from_millis(500);
 
-// Time for which a holder without a lease does not compete after its command hung; with one it is a lease.
+// Time for which a holder without a lease does not compete after its command hung.
 const AFTER_HUNG: Duration = Duration::from_secs(10);
 
-// Shortest time limit of an attempt: less than a look-up and a TLS handshake would fail on a healthy store.
+// A look-up and a TLS handshake must fit in.
 const LEAST_ATTEMPT: Duration = Duration::from_secs(1);
 
 #[derive(Debug)]
@@ -49,34 +47,29 @@ pub(super) struct Context {
     pub(super) jitter: Jitter,
     began: Instant,
     first_sent: Option<Instant>,
-    // Moment for which the latest wake-up by the store planned an attempt.
     pub(super) woken: Option<Instant>,
     pub(super) doorbell: Doorbell,
-    // The store answered once, so the configuration is right: from now on silence never ends this instance.
+    // The store answered once, so silence never ends this instance.
     contacted: bool,
-    // The command was started once: from now on no wait limit ends this instance.
+    // The command was started once, so no wait limit ends this instance.
     controlled: bool,
-    // `controlled` before the present tenure.
     controlled_before: bool,
-    // Failure of the hook in the last tenure, unless another holder was seen since.
+    // Failure in the last tenure, unless another holder was seen since.
     failed_hook: Option<Failed>,
     standing: bool,
-    // An unanswered attempt may have obtained the lease. Unless it is undone, it keeps all others out for
-    // as long as it lasts.
+    // An unanswered attempt may have obtained the lease. Unless it is undone, it keeps all others out.
     ambiguous: bool,
     seen: Option<HolderInfo>,
     doubt: Option<String>,
     told_doubt: Instant,
-    // Beginning of refusals of the credential without another answer since.
+    // Beginning of refusals without another answer since.
     refused_since: Option<Instant>,
     told_refused: bool,
     pub(super) stop: StopRequests,
-    // This machine must not have control. Outlasts all states.
     cordon: Option<Cordon>,
     told_cordoned: bool,
-    // Condition of this machine; `None`: always fit.
+    // `None`: always fit.
     condition: Option<Condition>,
-    // Reported reason why it is not fit.
     told_unfit: Option<Unfit>,
     pub(super) guardian_lost: bool,
     pub(super) health: Option<HealthRecord>,
@@ -120,13 +113,12 @@ impl Context {
         self.contacted
     }
 
-    /// Returns until when to ask a store that never answered.
     pub(super) fn patience_ends(&self) -> Instant {
         let patience = match self.rules.wait {
             Some(Duration::ZERO) => self.rules.patience.min(ONE_LOOK),
             _ => self.rules.patience,
         };
-        // A machine that was cordoned at first has not asked yet, however long ago it began.
+        // A machine that was cordoned at first has not asked yet.
         self.first_sent.unwrap_or(self.began) + patience
     }
 
@@ -140,16 +132,14 @@ impl Context {
         end.min(self.patience_ends().max(now + LEAST_ATTEMPT))
     }
 
-    /// Returns when the wait for control ends, if a clock decides that.
     pub(super) fn wait_ends(&self) -> Instant {
         match self.rules.wait {
             None => Instant::FOREVER,
             Some(_) if self.controlled => Instant::FOREVER,
-            // A machine that is cordoned or unfit cannot make its one look: only the time counts.
+            // A cordoned or unfit machine cannot make its one look: only the time counts.
             Some(span) if self.cordon.is_some() || self.unfit().is_some() => self.began + span,
             // There may never be an attempt; the only question has its own time limit.
             Some(span) if self.condition.is_some() && !span.is_zero() => self.began + span,
-            // There is always a first attempt.
             Some(_) if self.first_sent.is_none() => Instant::FOREVER,
             // One look ends with the first answer.
             Some(span) if span.is_zero() => Instant::FOREVER,
@@ -157,7 +147,6 @@ impl Context {
         }
     }
 
-    /// Tells whether no further attempt may begin.
     pub(super) fn out_of_time(&self, now: Instant) -> bool {
         let looked_once =
             self.contacted && !self.controlled && self.rules.wait == Some(Duration::ZERO);
@@ -192,7 +181,7 @@ impl Context {
         self.jitter.spread(base)
     }
 
-    /// Returns the time from a hand-over to the next attempt: long enough for others to take control.
+    /// Returns the time from a hand-over to the next attempt: others must be able to take control.
     pub(super) fn cool_down(&self, cause: Option<&Cause>) -> Duration {
         let hold_policy = &self.rules.hold_policy;
         if let Some(cooldown) = hold_policy.cooldown {
@@ -202,8 +191,7 @@ impl Context {
         if cause.is_some_and(Cause::is_hung) {
             return self.rules.budget.map_or(AFTER_HUNG, |budget| budget.lease);
         }
-        // Each of the others looks at least once within two polls, whatever the spread. One that the store
-        // wakes is faster.
+        // Each standby looks at least once within two polls, whatever the spread.
         self.rules.poll.map_or(WOKEN, |poll| 2 * poll)
     }
 
@@ -212,7 +200,6 @@ impl Context {
         max_hold.map_or(Instant::FOREVER, |span| held_lease.began() + span)
     }
 
-    /// Returns the back-off and the number of the command's next restart; `None` without one.
     pub(super) fn next_restart(
         &self,
         run: &mut CommandRun,
@@ -223,14 +210,12 @@ impl Context {
         run.history.next(rule, ran, now)
     }
 
-    /// Notes an answer of the store.
     pub(super) fn answered(&mut self, step: &mut Step) {
         // The request had the same lease id, so the answer would tell if an earlier attempt had succeeded.
         self.ambiguous = false;
         self.was_seen(step);
     }
 
-    /// Notes an answer that says nothing about what an attempt has obtained.
     pub(super) fn was_seen(&mut self, step: &mut Step) {
         self.contacted = true;
         (self.refused_since, self.told_refused) = (None, false);
@@ -239,7 +224,6 @@ impl Context {
         }
     }
 
-    /// Notes that the store failed to answer; reports it at once, and once a minute until it does.
     pub(super) fn doubts(&mut self, step: &mut Step, why: String, term_at: Option<Instant>) {
         // Silence is no refusal: an outage must end no standby.
         self.refused_since = None;
@@ -253,8 +237,8 @@ impl Context {
         self.doubt = Some(why);
     }
 
-    /// Notes that the store refuses a credential that it accepted before, and reports it like a doubt, but
-    /// at once even after one. Returns when this instance leaves.
+    /// Notes that the store refuses a credential that it accepted before; returns when this instance
+    /// leaves. Reported at once even after a doubt.
     pub(super) fn refused(&mut self, step: &mut Step, why: &str) -> Instant {
         let since = *self.refused_since.get_or_insert(step.now);
         let leaves_at = since + self.rules.auth_patience;
@@ -272,33 +256,30 @@ impl Context {
         leaves_at
     }
 
-    /// Notes that an attempt to acquire ended without a clear answer.
     // The request may not have been sent. But a needless undo costs one request, and a missing one a whole
     // lease.
     pub(super) fn may_have_obtained(&mut self) {
         self.ambiguous = true;
     }
 
-    /// Returns and clears whether an unanswered attempt may hold the lease; the caller gives it back, or
-    /// lets it run out.
+    /// Returns and clears whether an unanswered attempt may hold the lease.
     pub(super) fn take_ambiguous(&mut self) -> bool {
         std::mem::take(&mut self.ambiguous)
     }
 
-    /// Returns the last failure of the store, if it did not answer since.
     pub(super) fn doubt(&self) -> Option<&str> {
         self.doubt.as_deref()
     }
 
-    /// Tells whether the next look keeps the interval of the last one. It does not after the first look, or
-    /// when a drain begins or ends.
+    /// Tells whether the next look keeps the interval: not after the first look, or when a drain begins or
+    /// ends.
     pub(super) fn keeps_the_interval(&self, holder: &HolderInfo) -> bool {
         let before = self.seen.as_ref();
         before.is_some_and(|seen| seen.draining == holder.draining)
     }
 
     pub(super) fn sees(&mut self, step: &mut Step, mut holder: HolderInfo) {
-        // The expiry changes with each renewal, and the bell is for programs: neither is worth a report.
+        // The expiry changes with each renewal, and the bell is for programs.
         holder.expires = None;
         holder.bell = None;
         self.failed_hook = None;
@@ -309,7 +290,6 @@ impl Context {
     }
 
     pub(super) fn hears(&mut self, step: &mut Step, ring: Ring) {
-        // A store that wakes this instance needs no bell.
         if let Some(poll) = self.rules.poll {
             let poll = self.jitter.rest_of(poll);
             let attend = self.doorbell.rang(step.now, ring, self.rules.grace, poll);
@@ -341,14 +321,13 @@ impl Context {
         }
     }
 
-    /// Takes in that the command was started: from now on the tenure counts, even if a hook fails at a
-    /// restart.
+    /// From now on the tenure counts, even if a hook fails at a restart.
     pub(super) fn hears_of_the_start(&mut self, event: &Event) {
         self.controlled_before |= matches!(event, Event::Workload(WorkloadEvent::Started { .. }));
     }
 
-    /// Notes that the command was not started, because a hook failed (`None`: a stop interrupted it). The
-    /// wait limit holds again, or an instance with one look would try for ever.
+    /// The wait limit holds again, or an instance with one look would try for ever. `None`: a stop
+    /// interrupted the hook.
     pub(super) fn not_prepared(&mut self, how: Option<Failed>) {
         self.controlled = self.controlled_before;
         self.failed_hook = how;
@@ -381,12 +360,12 @@ impl Context {
         })
     }
 
-    /// Returns when the grace of a drain for a cordon ends: early enough to give control away before the
-    /// disturbance, as far as a command can be that quick.
+    /// Ends the grace early enough to give control away before the disturbance, as far as a command can be
+    /// that quick.
     pub(super) fn end_of_grace_for_a_cordon(&self, now: Instant) -> Instant {
         let grace = self.rules.grace;
         let before = self.cordon.as_ref().map_or(now, |cordon| cordon.before);
-        // With a wrong clock, `before` may lie in the past: hence the least grace.
+        // With a wrong clock, `before` may lie in the past.
         let latest = before - HAND_OVER;
         (now + grace).min(latest.max(now + grace.min(LEAST_GRACE)))
     }
@@ -399,14 +378,12 @@ impl Context {
         if !std::mem::replace(&mut self.told_cordoned, true) {
             let why = cordon.why.clone();
             step.report(Notice::Cordoned { why });
-            // Report the holder anew after the cordon.
             self.seen = None;
         }
         true
     }
 
-    /// Ends an instance that runs nothing and was granted nothing; first undoes what an unanswered attempt
-    /// may have obtained.
+    /// Ends an instance that runs nothing and was granted nothing.
     pub(super) fn leave(&mut self, step: &mut Step, cause: Cause) -> Phase {
         if self.ambiguous {
             return Releasing::undo_uncertain_acquire(self, step, cause);

@@ -1,8 +1,7 @@
 //! Drain: the command's tree was asked to end, or is being killed.
 //!
 //! The lease is renewed all the while: a tree that dies slowly must not live into the next holder's tenure.
-//! SIGKILL comes at the earlier of two moments: the end of the grace, fixed when the drain began, and
-//! kill_at of the lease, which every renewal moves on. Only "tree empty" ends this state.
+//! Only "tree empty" ends this state.
 
 use std::time::Duration;
 
@@ -14,8 +13,7 @@ use crate::clock::Instant;
 use crate::stop::Stop;
 use crate::{Action, Cause, Event, WorkloadEvent};
 
-// Least age of a drain that is announced: standbys would learn of a faster one when it is over, and each
-// short command would cost one more write.
+// Standbys would learn of a faster drain when it is over, at the cost of one more write.
 const ANNOUNCE_AFTER: Duration = Duration::from_millis(200);
 
 #[derive(Debug)]
@@ -26,10 +24,9 @@ pub(super) struct Draining {
     due: Instant,
     // Fixed at the beginning: renewals must not prolong a drain for ever.
     end_of_grace: Instant,
-    // Moment of the announcement; `FOREVER` once done.
     announce_at: Instant,
     kept: bool,
-    // A kill was ordered: no deadline moves and nothing is announced any more.
+    // No deadline moves and nothing is announced any more.
     killing: bool,
 }
 
@@ -55,7 +52,6 @@ impl Draining {
         }
     }
 
-    /// Begins a drain whose kill is ordered already.
     pub(super) fn killed(run: CommandRun, cause: Cause, due: Instant) -> Draining {
         Draining {
             killing: true,
@@ -71,7 +67,7 @@ impl Draining {
         self
     }
 
-    /// Announces nothing: the lease will be kept, and standbys would come closer in vain.
+    /// The lease will be kept, and standbys would come closer in vain.
     pub(super) fn unannounced(mut self) -> Draining {
         self.announce_at = Instant::FOREVER;
         self.kept = true;
@@ -100,8 +96,7 @@ impl Draining {
     }
 
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
-        // The clock goes before the event, but not before "tree empty", after which nothing is left to
-        // kill.
+        // The clock goes before all events but "tree empty", after which nothing is left to kill.
         let over = self.run.is_over_by(&event);
         if !over && step.now >= self.killed_at() {
             self.kill(step);
@@ -121,7 +116,7 @@ impl Draining {
                             step.extend(&self.run.held_lease);
                         }
                     }
-                    // Such an answer keeps others out while the tree dies, but postpones no kill.
+                    // Keeps others out while the tree dies, but postpones no kill.
                     _ if self.killing => {}
                     Answer::Confirmed => {
                         step.extend(held_lease);
@@ -163,14 +158,13 @@ impl Draining {
                 Releasing::never(step, self.run.exit, self.cause)
             }
             Event::StopAsked(signal) => {
-                // Nothing is faster than SIGKILL, but the request keeps this instance from competing again.
+                // The request keeps this instance from competing again.
                 if context.stop.asked(step.now, signal) == Stop::AtOnce {
                     self.kill(step);
                 }
                 self.go_on(step)
             }
-            // The drain goes on, and later rounds see the cordon; the rest are late echoes of an earlier
-            // round.
+            // Later rounds see the cordon.
             Event::Ticked
             | Event::Cordoned(_)
             | Event::Uncordoned
@@ -206,15 +200,14 @@ impl Draining {
     }
 
     fn kill(&mut self, step: &mut Step) {
-        // Once: a process that is stuck in the kernel does not react to a second kill.
+        // A process that is stuck in the kernel does not react to a second kill.
         if !std::mem::replace(&mut self.killing, true) {
             step.act(Action::Kill);
         }
     }
 }
 
-/// Returns the cause of an end at `at`. A tree that was empty before the drain can have touched it ended by
-/// itself: its status is the command's.
+/// A tree that was empty before the drain can have touched it ended by itself.
 fn ended_by(cause: Cause, due: Instant, at: Instant) -> Cause {
     match cause {
         Cause::Stopped(_)
@@ -231,7 +224,7 @@ fn ended_by(cause: Cause, due: Instant, at: Instant) -> Cause {
     }
 }
 
-/// Returns the cause after a loss, which replaces doubt and hand-overs; another reason stays.
+/// A loss replaces doubt and hand-overs; another reason stays.
 fn lost(cause: Cause, why: String) -> Cause {
     if matches!(
         cause,
@@ -242,7 +235,7 @@ fn lost(cause: Cause, why: String) -> Cause {
     cause
 }
 
-/// Returns the cause after the loss of the guardian: without one there is no next round to compete for.
+/// Without a guardian there is no next round to compete for.
 fn guardian_lost(cause: Cause) -> Cause {
     if matches!(
         cause,

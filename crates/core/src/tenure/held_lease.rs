@@ -1,7 +1,6 @@
 //! Lease of this instance: its deadlines, and the pace of its renewals.
 //!
-//! Used by every state that has a lease. All arithmetic of "until when is it held" is here; the states
-//! decide what follows for the command.
+//! All arithmetic of "until when is it held" is here; the states decide what follows for the command.
 
 use std::time::Duration;
 
@@ -15,25 +14,22 @@ use crate::{Action, Budget, Failure, Grant, Start};
 // Time from SIGKILL until others may come, if no lease sets it.
 const MARGIN: Duration = Duration::from_secs(1);
 
-// Time between questions about a lease that is being broken: it can be broken again, with less of it left.
-// The answer can only bring the kill nearer.
+// A lease that is being broken can be broken again, with less of it left.
 const ASK_AGAIN: Duration = Duration::from_secs(1);
 
-/// Lease from the grant until it is given back, lost or run out.
 #[derive(Debug)]
 pub(super) struct HeldLease {
     budget: Option<Budget>,
     token: u64,
     failed: u32,
-    // Moment before the request that obtained it was sent.
+    // Moment before the first request.
     began: Instant,
-    // Moment before the last granted request was sent. Not that of its answer: the store began to count
-    // before that was on its way.
+    // Moment before the last granted request. Not that of its answer: the store began to count before that
+    // was on its way.
     t0: Instant,
-    // Moment before the last request that the store may have granted. The store may keep others out by it,
-    // although this instance must not count on it.
+    // Moment before the last request that the store may have granted, and may keep others out by.
     asked: Instant,
-    // End of the safe time of a lease that was broken; `ZERO`: not safe now.
+    // End of the safe time of a broken lease; `ZERO`: not safe now.
     safe_until: Instant,
     renewal: Renewal,
 }
@@ -53,11 +49,11 @@ enum Renewal {
 pub(super) enum Answer {
     /// The deadlines have moved on.
     Confirmed,
-    /// A success after kill_at, or after the lease was lost, which does not count.
+    /// A success that does not count, after kill_at or a loss.
     TooLate,
-    /// The result is unknown; a retry follows.
+    /// A retry follows.
     Doubt(String),
-    /// The lease is definitely lost; the deadlines have moved to what is known to be safe.
+    /// The deadlines have moved to what is known to be safe.
     Lost(String),
 }
 
@@ -89,7 +85,6 @@ impl HeldLease {
         self.began
     }
 
-    /// Returns the moment before the last granted request was sent.
     pub(super) fn confirmed(&self) -> Instant {
         self.t0
     }
@@ -109,14 +104,12 @@ impl HeldLease {
         planned.min(self.safe_until - self.budget.map_or(MARGIN, |b| b.margin))
     }
 
-    /// Returns from when on another instance may be in control.
     pub(super) fn others_from(&self) -> Instant {
         let budget = self.budget;
         let planned = budget.map_or(Instant::FOREVER, |b| b.others_from(self.t0));
         planned.min(self.safe_until)
     }
 
-    /// Returns until when the store may keep others out.
     pub(super) fn may_last_until(&self) -> Instant {
         self.budget
             .map_or(Instant::FOREVER, |b| b.expiry(self.asked))
@@ -142,8 +135,7 @@ impl HeldLease {
         }
     }
 
-    /// Tells whether half of the lease is gone since the store's last answer: the first failed renewals
-    /// would stop what starts then.
+    /// Tells whether half of the lease is gone: the first failed renewals would stop what starts then.
     pub(super) fn half_gone(&self, now: Instant) -> bool {
         self.budget
             .is_some_and(|b| now.since(self.t0) > b.lease / 2)
@@ -153,9 +145,8 @@ impl HeldLease {
         self.budget.map_or(otherwise, |b| b.grace_on_loss)
     }
 
-    /// Makes the next renewal due now.
     pub(super) fn hurry(&mut self, now: Instant) {
-        // Not while one is in flight: requests to the store do not overlap.
+        // Requests to the store do not overlap.
         if let Renewal::Due(at) = &mut self.renewal {
             *at = now.min(*at);
         }
@@ -167,8 +158,8 @@ impl HeldLease {
             return;
         };
         if step.now >= self.kill_at() {
-            // A success after that proves nothing about the time in between: Azurite renews a lease that
-            // has run out, and Azure one that no other client took meanwhile.
+            // A success proves nothing about the time in between: Azurite renews a lease that has run out,
+            // and Azure one that no other client took meanwhile.
             self.renewal = Renewal::Over;
         } else if step.now >= at && step.now < limit {
             let attempt = self.budget.map_or(ATTEMPT, |b| b.attempt);
@@ -177,13 +168,12 @@ impl HeldLease {
                 sent: step.now,
                 give_up_at,
             };
-            // Before the answer: even without one, the lease may have been prolonged.
+            // Even without an answer, the lease may have been prolonged.
             self.asked = step.now;
             step.act(Action::Renew { give_up_at });
         }
     }
 
-    /// Returns when the next renewal is due, if it can still be answered before `limit`.
     pub(super) fn renewal_due(&self, limit: Instant) -> Instant {
         match self.renewal {
             Renewal::Due(at) if at < limit => at,
@@ -198,7 +188,6 @@ impl HeldLease {
         }
     }
 
-    /// Takes the answer to a renewal that was sent at `t0` and had to be answered by `limit`.
     pub(super) fn renewed(
         &mut self,
         context: &mut Context,
@@ -219,12 +208,11 @@ impl HeldLease {
                 Answer::Lost(why)
             }
             Err(Failure::Transient { why, retry_after }) => {
-                // Honours the service's wish, as long as one attempt remains before the limit.
+                // One attempt must remain before the limit.
                 self.retry(context, now, retry_after, limit - self.pace());
                 Answer::Doubt(why)
             }
-            // It worked before: a key is being rotated, or a right was taken away by mistake. That may be
-            // mended in time.
+            // A key is being rotated, or a right was taken away by mistake: that may be mended in time.
             Err(Failure::Fatal { why, .. }) => {
                 self.retry(context, now, None, limit);
                 Answer::Doubt(why)
@@ -251,9 +239,9 @@ impl HeldLease {
         Answer::Confirmed
     }
 
-    /// Notes a loss: the lease is safe until `until` only; `None`: not even now.
+    /// The lease is safe until `until` only; `None`: not even now.
     pub(super) fn lose(&mut self, now: Instant, until: Option<Instant>) {
-        // The earliest answer counts: another break can only shorten the lease.
+        // Another break can only shorten the lease.
         self.safe_until = self.safe_until.min(until.unwrap_or(Instant::ZERO));
         self.renewal = until.map_or(Renewal::Over, |_| Renewal::Due(now + ASK_AGAIN));
     }

@@ -1,6 +1,4 @@
 //! Control: first with nothing running (a lease that must be confirmed), then with the command.
-//!
-//! Never starts a command under a deadline that has passed, and reads the clock before the event.
 
 use std::time::Duration;
 
@@ -23,7 +21,6 @@ pub(super) struct Confirming {
 }
 
 impl Confirming {
-    // With half of the lease gone, the first failed renewals would stop a command that started now.
     pub(super) fn begin(mut held_lease: HeldLease, step: &mut Step) -> Phase {
         held_lease.hurry(step.now);
         Confirming { held_lease }.go_on(step)
@@ -36,8 +33,7 @@ impl Confirming {
 
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let limit = self.held_lease.term_at();
-        // The clock goes before the event. But requests in the event are kept, because no state will see it
-        // again.
+        // A request in the event is kept: no later state will see it.
         if step.now >= limit {
             if let Event::StopAsked(signal) = event {
                 context.stop.asked(step.now, signal);
@@ -74,7 +70,6 @@ impl Confirming {
                 self.give_back(context, step, Some(Cause::GuardianLost))
             }
             Event::Cordoned(_) => self.give_back(context, step, None),
-            // Nothing runs yet: all but the clock are late echoes of an earlier round.
             Event::Ticked
             | Event::Uncordoned
             | Event::Freed
@@ -98,8 +93,8 @@ impl Confirming {
     }
 }
 
-/// Returns the signal that ended the command if it was typed at its terminal. Nothing else reports it, and
-/// it was meant for the whole job, as a shell takes it, so it is no failure of the command.
+/// Returns the signal that was typed at the command's terminal and ended it. It was meant for the whole
+/// job, and nothing else reports it.
 fn typed(context: &Context, exit: Exit) -> Option<i32> {
     match exit {
         Exit::Signal(signal @ (SIGINT | SIGQUIT)) if context.rules.on_terminal => Some(signal),
@@ -116,8 +111,7 @@ pub(super) struct CommandRun {
     pub(super) exit: Option<Exit>,
     pub(super) announced: bool,
     exited_at: Option<Instant>,
-    // Restarts of this tenure. The next tenure, maybe on a machine where the command works, starts from
-    // zero.
+    // The next tenure, maybe on a machine where the command works, starts from zero.
     pub(super) history: History,
 }
 
@@ -134,9 +128,8 @@ impl CommandRun {
         }
     }
 
-    /// Tells whether the event says that nothing of this run lives any more (and is no echo of an earlier
-    /// one). Then the deadlines have nothing left to act upon: a tree that ended by itself just before
-    /// term_at must not count as stopped because its report came just after.
+    /// Tells whether nothing of this run lives any more. A tree that ended just before term_at must not
+    /// count as stopped because its report came just after.
     pub(super) fn is_over_by(&self, event: &Event) -> bool {
         match event {
             Event::Workload(WorkloadEvent::TreeEmpty { at }) => *at >= self.since,
@@ -176,7 +169,6 @@ impl CommandRun {
     }
 
     pub(super) fn exited(&mut self, step: &mut Step, exit: Exit) {
-        // From now on, only "tree empty" says that nothing lives.
         self.started = true;
         self.exit = Some(exit);
         self.exited_at = Some(step.now);
@@ -194,10 +186,10 @@ pub(super) struct Holding {
 }
 
 impl Holding {
-    /// Starts the command if enough is left of a lease that the store has just granted.
+    /// Starts the command if enough is left of a lease that was just granted.
     pub(super) fn begin(held_lease: HeldLease, context: &mut Context, step: &mut Step) -> Phase {
         context.answered(step);
-        // Each way back asks the store: a lease that is only forgotten keeps all others out.
+        // A lease that is only forgotten keeps all others out.
         if context.is_cordoned() {
             return Releasing::of_a_lease(context, step, &held_lease, None);
         }
@@ -210,7 +202,7 @@ impl Holding {
             return Confirming::begin(held_lease, step);
         }
         context.in_control();
-        // Before the start, so that people read it before the command's own output.
+        // People read it before the command's own output.
         step.report(Notice::InControl {
             token: held_lease.token(),
         });
@@ -219,7 +211,6 @@ impl Holding {
         Phase::Holding(Holding { run })
     }
 
-    /// Starts the command again in the same tenure.
     pub(super) fn again(run: CommandRun, step: &mut Step) -> Phase {
         step.act(Action::Start(run.held_lease.start()));
         let run = CommandRun::new(run.held_lease, run.history, step.now);
@@ -237,8 +228,8 @@ impl Holding {
     pub(super) fn step(mut self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let over = self.run.is_over_by(&event);
         let term_at = self.run.held_lease.term_at();
-        // The clock goes before the event: a renewal that was answered while this process was stopped must
-        // not move a deadline that has passed, since the guardian has acted on it by then.
+        // A renewal that was answered while this process was stopped must not move a deadline that has
+        // passed: the guardian has acted on it.
         if !over && step.now >= term_at {
             return self.out_of_time(context, step, event);
         }
@@ -263,7 +254,7 @@ impl Holding {
                         context.doubts(step, why, Some(term_at));
                         self.go_on(step)
                     }
-                    // The check of the clock excludes this; the deadlines stay.
+                    // The check of the clock excludes this.
                     Answer::TooLate => self.go_on(step),
                     Answer::Lost(why) => self.lost(context, step, why),
                 }
@@ -285,7 +276,7 @@ impl Holding {
                 let due = step.now;
                 if let Some(signal) = typed(context, exit) {
                     let _: Stop = context.stop.asked(due, signal);
-                    // From the beginning: the tree ended before the signal was known, and not by itself.
+                    // The tree ended before the signal was known, and not by itself.
                     let since = self.run.since;
                     let cause = Cause::Stopped(signal);
                     let drain = Draining::begin(self.run, cause, since, end_of_grace);
@@ -321,10 +312,9 @@ impl Holding {
             Event::Workload(WorkloadEvent::TreeStuck) => {
                 Releasing::never(step, self.run.exit, Cause::GuardianLost)
             }
-            // The guardian had not yet read the later deadlines.
             Event::Workload(WorkloadEvent::Acting) => self.guardian_acts(step),
             Event::StopAsked(signal) => {
-                // A stop while nothing ran would have ended this instance there: this is the first.
+                // Nothing ran before, so this is the first.
                 let _: Stop = context.stop.asked(step.now, signal);
                 let end_of_grace = step.now + context.rules.grace;
                 self.drain(
@@ -348,7 +338,6 @@ impl Holding {
                 }
                 self.go_on(step)
             }
-            // Late echoes of an earlier round.
             Event::Uncordoned
             | Event::Freed
             | Event::Acquired(_)
@@ -379,7 +368,7 @@ impl Holding {
     }
 
     /// Drains or kills because term_at has passed; the next state judges the event.
-    // The guardian does the same by its own timer: neither relies on the other being scheduled.
+    // The guardian does the same: neither relies on the other being scheduled.
     fn out_of_time(self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let (term_at, kill_at) = (self.run.held_lease.term_at(), self.run.held_lease.kill_at());
         let cause = in_doubt(context);
@@ -395,10 +384,9 @@ impl Holding {
             .step(context, step, event)
     }
 
-    /// Notes that the guardian already drains the command: that ends it, whatever the exit.
-    // No second drain, which would signal the command twice. The report comes late, so the drain counts
-    // from the start: as an end by itself it would pass on a stopped command's status, and keep this
-    // instance from competing.
+    /// Notes that the guardian already drains the command.
+    // A second drain would signal it twice. The report comes late, so the drain counts from the start: an
+    // end by itself would pass on a stopped command's status, and end the competition.
     fn guardian_acts(self, step: &mut Step) -> Phase {
         let why = "the guardian heard of a renewal too late".to_owned();
         let cause = Cause::Doubt { why };
@@ -409,7 +397,6 @@ impl Holding {
             .go_on(step)
     }
 
-    /// Drains because the tenure reached its longest time; the next state judges the event.
     fn hand_over(self, context: &mut Context, step: &mut Step, event: Event) -> Phase {
         let end_of_grace = step.now + context.rules.grace;
         step.act(drain(context, end_of_grace));
@@ -418,7 +405,6 @@ impl Holding {
             .step(context, step, event)
     }
 
-    /// Drains a command that hangs; its end counts as a failure.
     fn hung(self, context: &mut Context, step: &mut Step, hung: Hung) -> Phase {
         let (due, end_of_grace) = (step.now, step.now + context.rules.grace);
         let cause = Cause::GivenUp(HandOverReason::Hung(hung));
@@ -429,8 +415,7 @@ impl Holding {
         if kept { drain.unannounced() } else { drain }.go_on(step)
     }
 
-    /// Ends the command after a definite loss: at once, or in the time that a lease which is being broken
-    /// still has.
+    /// Ends the command at once, or in the time that a lease which is being broken still has.
     fn lost(self, context: &mut Context, step: &mut Step, why: String) -> Phase {
         let held_lease = &self.run.held_lease;
         let kill_at = held_lease.kill_at();
@@ -440,8 +425,7 @@ impl Holding {
             step.report(Notice::Draining(cause.clone()));
             return Phase::Draining(Draining::killed(self.run, cause, step.now));
         }
-        // The guardian first: if this process is stopped before the drain, the guardian must kill by the
-        // new deadline.
+        // If this process is stopped before the drain, the guardian must kill by the new deadline.
         step.extend(held_lease);
         let grace = held_lease.grace_on_loss(context.rules.grace);
         let end_of_grace = kill_at.min(step.now + grace);
@@ -469,7 +453,6 @@ fn drain(context: &Context, end_of_grace: Instant) -> Action {
     }
 }
 
-/// Gives control away because a hook failed, so that another instance can try.
 fn hook_failed(
     context: &mut Context,
     step: &mut Step,

@@ -1,9 +1,7 @@
-//! Record of a task's result: the command of a task that is to be done once has ended, and the lease is
-//! renewed while its result is recorded.
+//! Record of a task's result, under a lease that is renewed meanwhile.
 //!
-//! Entered only after "tree empty". A result counts when the store has confirmed it, and only then is the
-//! lease given back; a run that this instance ended has no result. After a failed run that is not the last,
-//! the lease is kept for a back-off, so that no candidate tries at once.
+//! A result counts when the store has confirmed it, and only then is the lease given back. A run that this
+//! instance ended has no result.
 
 use std::time::Duration;
 
@@ -17,15 +15,15 @@ use crate::hold_policy::BACKOFF;
 use crate::stop::Stop;
 use crate::{Action, Cause, Event, Exit, Failure, Notice, Once, Outcome, WorkloadEvent};
 
-// Time for which to try, while the lease can be renewed: a store that takes renewals and no records (a
-// right is missing, the record is full) would keep this instance for ever.
+// A store that takes renewals and no records (a right is missing, the record is full) would keep this
+// instance for ever.
 const RECORD_TIMEOUT: Duration = Duration::from_secs(300);
 
 #[derive(Debug)]
 pub(super) struct Recording {
     run: CommandRun,
     outcome: Outcome,
-    // Moment at which the tree was empty; `None` once the store has confirmed a later request.
+    // `None` once the store has confirmed a later request.
     empty_at: Option<Instant>,
     give_up_at: Instant,
     why: Option<String>,
@@ -36,13 +34,12 @@ pub(super) struct Recording {
 enum RecordProgress {
     /// The store must be asked.
     Due { at: Instant },
-    /// The store was asked; the attempt has a time limit, and its reply always comes.
+    /// The store was asked.
     InFlight { sent: Instant },
-    /// The failed run is recorded; the lease is given back at this moment.
+    /// The failed run is recorded, and no candidate tries before this moment.
     BackOff { until: Instant },
 }
 
-/// Goes on after the tree of a task's run was empty at `empty_at`.
 pub(super) fn after(
     context: &mut Context,
     step: &mut Step,
@@ -52,7 +49,7 @@ pub(super) fn after(
     rule: Once,
 ) -> Phase {
     if cause.is_hung() && run.exit == Some(Exit::Code(0)) {
-        // This status is its answer to the stop, and no success. Without a stop signal it was only killed.
+        // This status answers the stop, and is no success. Without a stop signal it was only killed.
         let signal = Some(context.rules.stop_signal).filter(|signal| *signal != 0);
         run.exit = Some(Exit::Signal(signal.unwrap_or(libc::SIGKILL)));
     }
@@ -63,8 +60,7 @@ pub(super) fn after(
         }
         return Releasing::after(context, step, run, cause, Some(empty_at));
     }
-    // The tree is empty, but its exit is unknown. To record a success here would keep the task from ever
-    // being done.
+    // To record a success here would keep the task from ever being done.
     let Some(exit) = run.exit else {
         let why = "it is not known how the command ended".to_owned();
         let cause = Cause::NotRecorded { why };
@@ -83,7 +79,7 @@ pub(super) fn after(
 
 impl Recording {
     fn limit(&self) -> Instant {
-        // Not term_at: nothing runs that would have to end, so all of the lease is usable.
+        // Not term_at: nothing runs that would have to end.
         self.run.held_lease.kill_at()
     }
 
@@ -132,11 +128,9 @@ impl Recording {
                 }
             }
             Event::Workload(WorkloadEvent::Lost) => {
-                // This instance can start nothing more; the result is as good as before.
                 context.guardian_lost = true;
                 self.go_on(context, step)
             }
-            // Nothing runs: the clock, late echoes, and the report of a dead guardian's end.
             Event::Ticked
             | Event::Cordoned(_)
             | Event::Uncordoned
@@ -162,7 +156,7 @@ impl Recording {
                 });
                 self.progress = RecordProgress::InFlight { sent: now };
             }
-            // Given back like a hand-over: others, on whose machines it may work, go first.
+            // Like a hand-over: others, on whose machines it may work, go first.
             RecordProgress::BackOff { until } if now >= until || now >= limit => {
                 return self.leave(context, step, Cause::HandOver);
             }
@@ -194,7 +188,7 @@ impl Recording {
                 if !self.run.held_lease.lost() {
                     self.why = Some(why);
                 }
-                // Whatever the service wishes, one more attempt must fit in before the lease is over.
+                // One more attempt must fit in before the lease is over.
                 let latest = self.limit() - RETRY;
                 let jitter = &mut context.jitter;
                 let at = jitter.again_at(sent, step.now, retry_after, latest);
@@ -230,7 +224,7 @@ impl Recording {
         if let Some(signal) = context.stop.first() {
             return self.leave(context, step, Cause::Stopped(signal));
         }
-        // Under the lease: other candidates would not know of a pause of this instance alone.
+        // Under the lease: other candidates would not know of this instance's pause.
         let until = step.now + BACKOFF.after(failed);
         step.report(Notice::Pausing { until });
         self.progress = RecordProgress::BackOff { until };
@@ -238,7 +232,6 @@ impl Recording {
     }
 
     fn give_up(mut self, context: &mut Context, step: &mut Step) -> Phase {
-        // The lease may have been lost before there was anything to record.
         let lost = self.run.held_lease.lost();
         let why = self.why.take();
         let why = why.or(lost.then(|| "the lease was lost".to_owned()));

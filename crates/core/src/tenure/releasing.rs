@@ -1,7 +1,4 @@
-//! Release of a lease, or of what may be one, and the decision about the next round.
-//!
-//! Nothing runs here: every way in is from a state without a command, by "tree empty", or by "nothing of it
-//! runs". Ends in `Done`; or in `Standby`, if control was lost or handed over and this instance competes.
+//! Release of a lease, or of what may be one, and the decision about the next round. Nothing runs here.
 
 use std::time::Duration;
 
@@ -14,8 +11,7 @@ use crate::clock::Instant;
 use crate::stop::Stop;
 use crate::{Action, Cause, Ending, Event, Exit, Failure, Notice, WorkloadEvent};
 
-// Longest time for asking a store to take the lease back. After that it runs out by itself, and there is no
-// reason to wait.
+// After that the lease runs out by itself, and there is no reason to wait.
 const RELEASE_TIMEOUT: Duration = Duration::from_secs(10);
 
 #[derive(Debug)]
@@ -23,14 +19,13 @@ pub(super) struct Releasing {
     cause: Option<Cause>,
     exit: Option<Exit>,
     overlap: bool,
-    // Moment at which the command's tree was empty, if it ran.
     empty_at: Option<Instant>,
-    // Moment before the last granted request was sent.
+    // Moment before the last granted request.
     confirmed: Instant,
     // Moment from which another instance can have the lease because it ran out.
     others_from: Instant,
     began: bool,
-    // A lease was granted, not only perhaps obtained. Only then is its release reported.
+    // Only a granted lease's release is reported.
     granted: bool,
     give_up_at: Instant,
     progress: ReleaseProgress,
@@ -38,8 +33,8 @@ pub(super) struct Releasing {
 
 #[derive(Debug)]
 enum ReleaseProgress {
-    /// A renewal is in flight. It could undo a release that overtook it, and the lease would keep all
-    /// others out without a holder.
+    /// A renewal in flight could undo a release that overtook it, and the lease would keep all others out
+    /// without a holder.
     Renewing { until: Instant },
     /// The store must be asked.
     Due { at: Instant },
@@ -48,7 +43,7 @@ enum ReleaseProgress {
 }
 
 impl Releasing {
-    /// Ends a tenure whose tree was empty at `empty_at` (`None`: nothing of it ever ran).
+    /// `empty_at` of `None`: nothing of the tenure ever ran.
     pub(super) fn after(
         context: &mut Context,
         step: &mut Step,
@@ -67,7 +62,6 @@ impl Releasing {
         this.begin(context, step, held_lease)
     }
 
-    /// Gives back a lease under which nothing was started.
     pub(super) fn of_a_lease(
         context: &mut Context,
         step: &mut Step,
@@ -84,12 +78,10 @@ impl Releasing {
         this.go_on(context, step)
     }
 
-    /// Declines what the store keeps for this instance; the wait goes on.
     pub(super) fn decline_offer(context: &mut Context, step: &mut Step) -> Phase {
         Releasing::new(step, None, None).go_on(context, step)
     }
 
-    /// Undoes what an unanswered attempt may have obtained.
     pub(super) fn undo_uncertain_acquire(
         context: &mut Context,
         step: &mut Step,
@@ -98,7 +90,6 @@ impl Releasing {
         Releasing::new(step, Some(cause), None).go_on(context, step)
     }
 
-    /// Withdraws the attempt that is in flight.
     pub(super) fn of_an_attempt(step: &mut Step, cause: Cause) -> Phase {
         let mut this = Releasing::new(step, Some(cause), None);
         // Not dropped: it may obtain the lease after this instance has gone.
@@ -109,7 +100,7 @@ impl Releasing {
         Phase::Releasing(this)
     }
 
-    /// Ends without a release: a tree that cannot be killed may live for ever.
+    /// A tree that cannot be killed may live for ever.
     pub(super) fn never(step: &mut Step, exit: Option<Exit>, cause: Cause) -> Phase {
         left_to_run_out(step, "a process of the command cannot be killed".to_owned());
         step.act(Action::TenureOver {
@@ -128,7 +119,7 @@ impl Releasing {
     }
 
     fn new(step: &Step, cause: Option<Cause>, held_lease: Option<&HeldLease>) -> Releasing {
-        // After its end there is nothing to give back, and another instance may have it.
+        // After its end another instance may have the lease.
         let end = held_lease.map_or(Instant::FOREVER, HeldLease::may_last_until);
         Releasing {
             cause,
@@ -145,7 +136,7 @@ impl Releasing {
     }
 
     fn begin(mut self, context: &mut Context, step: &mut Step, held_lease: &HeldLease) -> Phase {
-        // The store could only repeat the loss; but requests under way must not go on.
+        // The store could only repeat the loss, but requests under way must not go on.
         if held_lease.lost() {
             step.act(Action::Abandon);
             return self.conclude(context, step, false);
@@ -160,7 +151,6 @@ impl Releasing {
         match self.progress {
             ReleaseProgress::Renewing { until } => until,
             ReleaseProgress::Due { at } => at,
-            // The attempt has a time limit, and its reply always comes.
             ReleaseProgress::InFlight { .. } => Instant::FOREVER,
         }
     }
@@ -169,7 +159,7 @@ impl Releasing {
         match event {
             Event::Released(reply) => self.released(context, step, reply),
             Event::Renewed { reply, .. } => self.renewed(context, step, reply),
-            // The withdrawn attempt had been answered already: undo that, too.
+            // The withdrawn attempt had been answered already.
             Event::Acquired(Ok(_)) => {
                 self.granted = true;
                 self.progress = ReleaseProgress::Due { at: step.now };
@@ -192,7 +182,6 @@ impl Releasing {
                     self.run_out(context, step, "a stop at once was requested".to_owned())
                 }
             },
-            // The clock, and late echoes.
             Event::Ticked
             | Event::Cordoned(_)
             | Event::Uncordoned
@@ -241,8 +230,8 @@ impl Releasing {
                 self.conclude(context, step, true)
             }
             Err(Failure::Lost { why, until }) => {
-                // The loss happened at an unknown moment after the last confirmation; unless the lease has
-                // run out meanwhile, which the deadlines took care of.
+                // The loss came at an unknown moment after the last confirmation, unless the lease has run
+                // out meanwhile.
                 if step.now < self.others_from {
                     let since = until.unwrap_or(self.confirmed);
                     self.overlap |= self.empty_at.is_some_and(|at| at > since);
@@ -264,7 +253,6 @@ impl Releasing {
         }
     }
 
-    /// Takes the answer to the renewal that was in flight when the tree was empty.
     fn renewed(
         mut self,
         context: &mut Context,
@@ -280,7 +268,6 @@ impl Releasing {
             Err(Failure::Lost { until, .. }) => Some(until.unwrap_or(Instant::ZERO)),
         };
         if let Some(others_from) = others_from {
-            // The loss may have come before or after the tree was empty.
             self.overlap |= self.empty_at.is_some_and(|at| at > others_from);
         }
         match self.progress {
@@ -303,8 +290,7 @@ impl Releasing {
         self.conclude(context, step, false)
     }
 
-    /// Decides about the next round. There is one if control was lost or handed over and this instance
-    /// competes, unless it was asked to stop meanwhile or has no guardian left.
+    /// Competes again if control was lost or handed over, and no stop was requested.
     fn conclude(self, context: &mut Context, step: &mut Step, released: bool) -> Phase {
         // Else a wait that ends on a cordoned machine would undo the attempt again and again.
         context.take_ambiguous();
@@ -328,8 +314,7 @@ impl Releasing {
                 | Cause::Store { .. },
             ) => false,
         };
-        // Behind the others, or control would come straight back: the instance that gave it away knows
-        // first.
+        // The instance that gives control away knows first, and would take it straight back.
         let handed_over = matches!(self.cause, Some(Cause::HandOver | Cause::GivenUp(_)));
         let cool_down = context.cool_down(self.cause.as_ref());
         // The end of the tenure goes before later requests: it makes the exit status.
@@ -360,8 +345,7 @@ impl Releasing {
                 }
             }
         };
-        // A task that was stopped is not done, whatever status the stop led to: a 0 would look like a
-        // success that no record has.
+        // A task that was stopped is not done: a status of 0 would look like a success that no record has.
         let unfinished = context.rules.once.is_some() && matches!(cause, Cause::Stopped(_));
         Phase::Done(Ending {
             cause,

@@ -1,8 +1,4 @@
-//! Control with nothing running: the lease is kept and renewed until the command is started again (the
-//! back-off of a restart), or until it may be given back (a minimal hold).
-//!
-//! Entered only after "tree empty". Never starts a command under a deadline that has passed, nor under a
-//! lease whose last confirmation is old; never keeps a lease that is lost.
+//! Control with nothing running: the lease is kept for a restart, or for a minimal hold.
 
 use super::context::Context;
 use super::held_lease::Answer;
@@ -14,23 +10,22 @@ use crate::{Cause, Cordon, Event, HandOverReason, Notice, WorkloadEvent};
 #[derive(Debug)]
 pub(super) struct Resting {
     run: CommandRun,
-    // Moment at which the tree was empty; `None` once the store has confirmed a later request. After that,
-    // a loss came when nothing lived, and must not be reported as an overlap (71).
+    // `None` once the store has confirmed a later request: a loss after that came when nothing lived, and
+    // is no overlap (71).
     empty_at: Option<Instant>,
     rest: Rest,
 }
 
 #[derive(Debug)]
 enum Rest {
-    /// The command is started again at this moment.
+    /// The command is started again then.
     BackOff { until: Instant },
     /// The command is started as soon as the store has confirmed the lease.
     Due,
-    /// The command has done its work; the lease is given back at this moment.
+    /// The command has done its work.
     Keeping { until: Instant },
 }
 
-/// Next use of a lease whose command ended by itself.
 enum Next {
     Restart,
     Keep { until: Instant },
@@ -58,7 +53,7 @@ fn next(context: &Context, run: &CommandRun, now: Instant) -> Next {
     }
 }
 
-/// Returns what follows after a command that hung: a failure, whatever its status after the stop.
+/// A hang is a failure, whatever the status after the stop.
 fn next_of_hung(context: &Context) -> Next {
     let restarts = context.rules.hold_policy.restart.is_some();
     match restarts && context.stop.first().is_none() {
@@ -71,8 +66,7 @@ pub(super) fn is_ahead(context: &Context, run: &CommandRun, now: Instant) -> boo
     !matches!(next(context, run, now), Next::GiveBack)
 }
 
-/// Goes on after the tree was empty at `empty_at`: rests if the command ended by itself and there is a
-/// reason to, else gives the lease back. Records the result of a task first.
+/// Goes on after the tree was empty at `empty_at`.
 pub(super) fn after(
     context: &mut Context,
     step: &mut Step,
@@ -109,7 +103,7 @@ pub(super) fn after(
             return Releasing::after(context, step, run, cause, Some(empty_at));
         }
     };
-    // Renew at once: then a later loss is known to have come when nothing lived.
+    // Then a later loss is known to have come when nothing lived.
     run.held_lease.hurry(now);
     Resting {
         run,
@@ -120,7 +114,7 @@ pub(super) fn after(
 }
 
 fn restart(context: &mut Context, step: &mut Step, run: &mut CommandRun) -> Result<Rest, Cause> {
-    // Each of these would end the back-off: do not report a restart that never comes.
+    // Do not report a restart that never comes.
     if context.guardian_lost {
         return Err(Cause::GuardianLost);
     }
@@ -144,8 +138,7 @@ fn restart(context: &mut Context, step: &mut Step, run: &mut CommandRun) -> Resu
 }
 
 impl Resting {
-    /// Returns until when a renewal is useful: a command that starts needs time for its end; to keep others
-    /// out, all of the lease is good.
+    /// Returns until when a renewal is useful: a command that starts needs time for its end.
     fn limit(&self) -> Instant {
         match self.rest {
             Rest::BackOff { .. } | Rest::Due => self.run.held_lease.term_at(),
@@ -153,7 +146,7 @@ impl Resting {
         }
     }
 
-    // A command that has done its work has nothing to hand over: `--min-hold` decides.
+    // A command that has done its work has nothing to hand over.
     fn hands_over_at(&self, context: &Context) -> Instant {
         match self.rest {
             Rest::BackOff { .. } | Rest::Due => context.hands_over_at(&self.run.held_lease),
@@ -204,7 +197,6 @@ impl Resting {
                         context.doubts(step, why, None);
                         self.go_on(context, step)
                     }
-                    // The check of the clock excludes this; the deadlines stay.
                     Answer::TooLate => self.go_on(context, step),
                     Answer::Lost(why) => {
                         step.report(Notice::LeftToRunOut { why: why.clone() });
@@ -229,10 +221,9 @@ impl Resting {
                 Rest::BackOff { .. } | Rest::Due => {
                     self.leave(context, step, Cause::Cordoned { why })
                 }
-                // The lease keeps others out until then, and nothing runs.
+                // The lease keeps others out, and nothing runs.
                 Rest::Keeping { .. } => self.go_on(context, step),
             },
-            // Nothing runs: late echoes, and the report of a dead guardian's end.
             Event::Uncordoned
             | Event::Freed
             | Event::CommandStopping
@@ -260,7 +251,6 @@ impl Resting {
             }
             Rest::BackOff { .. } | Rest::Due | Rest::Keeping { .. } => {}
         }
-        // Like the first start: not with half of the lease gone.
         if matches!(self.rest, Rest::Due) && !self.run.held_lease.half_gone(now) {
             step.report(Notice::Restarting);
             return Holding::again(self.run, step);
@@ -270,8 +260,7 @@ impl Resting {
         Phase::Resting(self)
     }
 
-    // Once, and after an answer that was late itself. A store that refuses at once must not be asked
-    // without a pause.
+    // Once: a store that refuses at once must not be asked without a pause.
     fn hurry_if_half_gone(&mut self, now: Instant) {
         if self.run.held_lease.half_gone(now) {
             self.run.held_lease.hurry(now);
@@ -287,8 +276,7 @@ impl Resting {
         self.leave(context, step, cause)
     }
 
-    /// Gives the lease back (or up). A command that has done its work keeps its ending, whatever ends the
-    /// keeping.
+    /// Gives the lease back. A command that has done its work keeps its ending.
     fn leave(self, context: &mut Context, step: &mut Step, cause: Cause) -> Phase {
         let cause = match self.rest {
             Rest::Keeping { .. } => Cause::CommandEnded,

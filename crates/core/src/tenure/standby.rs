@@ -1,8 +1,4 @@
-//! Wait for control: how often to look, and the attempt to get it. On a machine that is not fit to take
-//! control, a look whether a task that is to be done once is over.
-//!
-//! Nothing runs in these states. Between attempts nothing is held either, but for what an unanswered
-//! attempt may have obtained.
+//! Wait for control: how often to look, and the attempt to get it.
 
 use std::time::Duration;
 
@@ -14,17 +10,17 @@ use crate::clock::Instant;
 use crate::retry::Jitter;
 use crate::{Action, Cause, Event, Failure, HolderInfo, WorkloadEvent};
 
-// Time before the end of the wait at which the last look begins: that of an answer, however long the poll.
+// Time for an answer before the end of the wait, however long the poll.
 const LAST_LOOK: Duration = Duration::from_millis(250);
 
-// Shortest time between wake-ups by the store that count. They may be in vain (another instance was faster,
-// or the kernel is wrong), and would cost a processor.
+// Wake-ups by the store may be in vain (another instance was faster, or the kernel is wrong), and would
+// cost a processor.
 const FREED_GAP: Duration = Duration::from_millis(50);
 
 #[derive(Debug)]
 pub(super) struct Standby {
     next_at: Instant,
-    // The store has offered the lock since, and may keep it for this instance.
+    // The store may keep the lock for this instance.
     offered: bool,
 }
 
@@ -53,7 +49,6 @@ impl Standby {
         due.min(context.asks_at()).min(context.wait_ends())
     }
 
-    /// Tells whether to look for a finished task, which needs no control.
     fn looks_for_a_result(&self, context: &Context) -> bool {
         context.rules.once.is_some()
             && context.unfit().is_some()
@@ -76,7 +71,6 @@ impl Standby {
                 self.look(context, step)
             }
             Event::Freed => {
-                // At once, unless the wake-up before was in vain a moment ago.
                 let woken = context.woken.map(|woken| woken + FREED_GAP);
                 self.next_at = woken.map_or(step.now, |next| next.max(step.now));
                 context.woken = Some(self.next_at);
@@ -88,7 +82,6 @@ impl Standby {
                     Ok(()) => context.is_known_as_unfit(),
                     Err(_) => context.rules.once.is_some(),
                 };
-                // Look now if no wake-up came meanwhile, or if there is a result to look for.
                 if looks && self.next_at == Instant::FOREVER {
                     self.next_at = step.now;
                 }
@@ -98,11 +91,8 @@ impl Standby {
                 context.stop.asked(step.now, signal);
                 context.leave(step, Cause::Stopped(signal))
             }
-            // Without a guardian nothing can be started.
             Event::Workload(WorkloadEvent::Lost) => context.leave(step, Cause::GuardianLost),
-            // A grant without an open attempt: give it back.
             Event::Acquired(Ok(_)) => Releasing::return_unasked_grant(context, step),
-            // Late echoes of an earlier round.
             Event::Acquired(Err(_))
             | Event::CommandStopping
             | Event::Looked(_)
@@ -118,7 +108,6 @@ impl Standby {
         let looks_for_a_result = is_due && self.looks_for_a_result(context);
         // Before the cordon: a wait ends on a cordoned machine as well.
         if context.out_of_time(step.now) {
-            // A finished task goes before the end of the wait.
             if looks_for_a_result {
                 return Looking::begin(context, step);
             }
@@ -158,8 +147,7 @@ impl Standby {
         Phase::Standby(self)
     }
 
-    /// Tells whether the store may keep the lock for this instance, which must then release it to those
-    /// that may take it.
+    /// Tells whether the store may keep the lock for this instance, which must then give it up.
     fn keeps_something(&self, context: &mut Context) -> bool {
         self.offered || context.take_ambiguous()
     }
@@ -178,8 +166,8 @@ impl Acquiring {
                 Holding::begin(held_lease, context, step)
             }
             Event::Acquired(Err(Failure::Held(holder))) => self.held(context, step, holder),
-            // Through a release: an earlier attempt, or the look under the lease that gave this answer, may
-            // have left something.
+            // An earlier attempt, or the look under the lease that gave this answer, may have left
+            // something.
             Event::Acquired(Err(Failure::AlreadyDone(result))) => {
                 Releasing::undo_uncertain_acquire(context, step, Cause::AlreadyDone(result))
             }
@@ -205,9 +193,8 @@ impl Acquiring {
                 context.guardian_lost = true;
                 Releasing::of_an_attempt(step, Cause::GuardianLost)
             }
-            // The attempt has a time limit; the rest are late echoes of an earlier round. A cordoned
-            // machine gives back what it obtains. The store repeats an offer when this instance listens
-            // again.
+            // A cordoned machine gives back what it obtains, and the store repeats an offer when this
+            // instance listens again.
             Event::Ticked
             | Event::Freed
             | Event::Cordoned(_)
@@ -231,8 +218,7 @@ impl Acquiring {
                 let rung = context.doorbell.interval(step.now, poll, jitter);
                 let wait =
                     rung.unwrap_or_else(|| poll_interval(poll, holder.draining, kept, jitter));
-                // If the store knows when the lease runs out, look just then: a fail-over would wait for
-                // the spread.
+                // Look just when the lease runs out: a fail-over would wait for the spread.
                 let due = holder.expires.filter(|due| *due > step.now);
                 let next_at = (step.now + wait).min(due.unwrap_or(Instant::FOREVER));
                 last_look(context, step.now, next_at)
@@ -244,7 +230,6 @@ impl Acquiring {
     }
 }
 
-/// Asks the store again after a request sent at `sent` was not answered, or leaves.
 pub(super) fn no_answer(
     context: &mut Context,
     step: &mut Step,
@@ -259,8 +244,7 @@ pub(super) fn no_answer(
     ask_again(context, step, sent, retry_after, Instant::FOREVER)
 }
 
-/// Handles a refusal of a request sent at `sent`. Before the first contact it ends this instance. After it,
-/// the configuration was right, and keys are being rotated or a container is being moved. Then only a
+/// Before the first contact, a refusal ends this instance. Later, while keys are being rotated, only a
 /// credential that stays refused ends it, because a restart would read a new one.
 fn refusal(
     context: &mut Context,
@@ -300,14 +284,13 @@ fn ask_again(
         let poll = context.rules.poll.unwrap_or(RETRY);
         again.max(sent + poll_interval(poll, false, true, &mut context.jitter))
     } else {
-        // One last attempt at the very end of the patience.
         again.min(context.patience_ends())
     };
     let next_at = last_look(context, step.now, next_at.min(latest));
     Standby::until(next_at).look(context, step)
 }
 
-/// Moves the next look before the end of the wait, if it would come too late to count.
+/// A look at the end of the wait would come too late to count.
 fn last_look(context: &Context, now: Instant, next_at: Instant) -> Instant {
     let end = context.wait_ends();
     let last = end - LAST_LOOK;
@@ -317,6 +300,7 @@ fn last_look(context: &Context, now: Instant, next_at: Instant) -> Instant {
     next_at
 }
 
+/// Look whether a task that is to be done once is over, while the machine is not fit.
 #[derive(Debug)]
 pub(super) struct Looking {
     sent: Instant,
@@ -357,10 +341,8 @@ impl Looking {
                 context.leave(step, Cause::Stopped(signal))
             }
             Event::Workload(WorkloadEvent::Lost) => context.leave(step, Cause::GuardianLost),
-            // A grant without an open attempt: give it back.
             Event::Acquired(Ok(_)) => Releasing::return_unasked_grant(context, step),
-            // The look has a time limit, and its reply always comes; the rest are late echoes, or wait
-            // until the look is over.
+            // The rest can wait until the look, which has a time limit, is over.
             Event::Ticked
             | Event::Freed
             | Event::Cordoned(_)
@@ -375,18 +357,14 @@ impl Looking {
     }
 }
 
-// Factor of looks while the holder drains: control is about to change, and a drain is too short to cost
-// much.
+// Control is about to change, and a drain is too short to cost much.
 const FAST: u32 = 8;
 
-// Shortest such interval; a shorter poll stays as it is.
 const FASTEST: Duration = Duration::from_millis(250);
 
-// Longest such interval: even a thousand standbys stay within a blob's 500 requests a second.
+// A thousand standbys stay within a blob's 500 requests a second.
 const SLOWEST: Duration = Duration::from_secs(2);
 
-/// Returns `poll`, or an eighth of it while the holder drains, ±20 %; a random part of that if the last
-/// wait was of another kind (not `kept`).
 pub(super) fn poll_interval(
     poll: Duration,
     draining: bool,
@@ -398,8 +376,8 @@ pub(super) fn poll_interval(
     } else {
         poll
     };
-    // Else many standbys may have come to it at one moment (started by one clock, or informed of one
-    // drain), and would look together from now on.
+    // Many standbys may come to an interval at one moment (one clock started them, or one drain informed
+    // them). They would look together from then on.
     if kept {
         jitter.spread(interval)
     } else {
@@ -425,7 +403,6 @@ mod tests {
 
     #[test]
     fn standby_waits_for_its_poll_and_an_eighth_of_it_while_the_holder_drains() {
-        // The poll, and the interval while the holder drains.
         for (poll, fast) in [
             (100, 100),
             (250, 250),
@@ -466,7 +443,6 @@ mod tests {
             looks.push(last + poll_interval(poll, false, kept, &mut jitter));
         }
         let end = looks[looks.len() - 1];
-        // Two moments in each interval, at no distance that it could be in step with.
         let moments = (0..20_000).map(|n| end * n / 20_000);
         let mut waits: Vec<Duration> = moments
             .map(|at| looks[looks.partition_point(|look| *look < at)] - at)
@@ -474,7 +450,6 @@ mod tests {
         waits.sort_unstable();
         let median = waits[waits.len() / 2];
         assert!(median <= poll * 51 / 100, "{median:?}");
-        // The wait after a hand-over just behind the first look, as `cargo bench` measures it.
         let mut first: Vec<Duration> = (0..10_000)
             .map(|_| poll_interval(poll, false, false, &mut jitter))
             .collect();

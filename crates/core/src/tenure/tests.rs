@@ -1,4 +1,4 @@
-//! Tests of the state machine in virtual time: by behaviour, as one table, and by properties.
+//! Tests of the state machine in virtual time.
 
 mod behaviour;
 mod condition;
@@ -112,7 +112,6 @@ fn unrenewed(failure: Failure) -> Event {
     }
 }
 
-/// Makes a cordon for something announced, without a time.
 fn cordoned() -> Event {
     cordoned_before(Instant::FOREVER)
 }
@@ -161,14 +160,14 @@ fn acquires(actions: &[Action]) -> bool {
     actions.iter().any(|a| matches!(a, Action::Acquire { .. }))
 }
 
-/// Makes an instance with an attempt in flight since the beginning.
+/// An attempt is in flight since the beginning.
 fn acquiring(rules: Rules) -> Tenure {
     let mut tenure = Tenure::new(rules, BEGIN);
     assert!(acquires(&tenure.step(BEGIN, Event::Ticked)));
     tenure
 }
 
-/// Makes an instance in control since the beginning, with a command that runs.
+/// The command runs since the beginning.
 fn holding(rules: Rules) -> Tenure {
     let mut tenure = acquiring(rules);
     assert!(start(&tenure.step(BEGIN, grant(BEGIN))).is_some());
@@ -176,7 +175,6 @@ fn holding(rules: Rules) -> Tenure {
     tenure
 }
 
-/// Makes an instance that was asked to stop at the beginning.
 fn draining(rules: Rules) -> Tenure {
     let mut tenure = holding(rules);
     tenure.step(BEGIN, Event::StopAsked(TERM));
@@ -184,7 +182,7 @@ fn draining(rules: Rules) -> Tenure {
     tenure
 }
 
-/// Makes an instance that stopped at the beginning, with an empty tree and the release in flight.
+/// The tree is empty, and the release is in flight.
 fn releasing(rules: Rules) -> Tenure {
     let mut tenure = draining(rules);
     assert!(releases(&tenure.step(
@@ -194,7 +192,7 @@ fn releasing(rules: Rules) -> Tenure {
     tenure
 }
 
-/// Rules that restart a command that failed, twice in five minutes.
+/// Twice in five minutes.
 fn restarting() -> Rules {
     Rules {
         hold_policy: HoldPolicy {
@@ -209,7 +207,7 @@ fn restarting() -> Rules {
     }
 }
 
-/// Rules that keep the lease of a command that has ended for two minutes.
+/// For two minutes.
 fn keeping() -> Rules {
     Rules {
         hold_policy: HoldPolicy {
@@ -220,7 +218,6 @@ fn keeping() -> Rules {
     }
 }
 
-/// Rules of a task that is to be done once.
 fn once() -> Rules {
     Rules {
         once: Some(Once {
@@ -231,7 +228,6 @@ fn once() -> Rules {
     }
 }
 
-/// Makes the command fail at this moment, and leave nothing behind.
 fn fails(tenure: &mut Tenure, now: Instant) -> Vec<Action> {
     ends(tenure, now, Exit::Code(3))
 }

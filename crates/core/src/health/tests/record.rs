@@ -1,4 +1,4 @@
-//! Health in the lock's record, and when it is written.
+//! Health in the lock's record.
 
 use super::super::*;
 
@@ -47,7 +47,6 @@ fn change_is_written_once_and_the_next_one_a_check_interval_later() {
     assert_eq!(record.write(at(31)), Some("hung".to_owned()));
     record.hears(&HealthEvent::GuardianLost);
     assert_eq!(record.due(), Instant::FOREVER, "nothing new is known");
-    // The next command has not failed.
     record.started();
     assert_eq!(record.write(at(41)), Some(String::new()));
 }

@@ -1,6 +1,4 @@
-//! Fitness of this machine to take control, for the rounds of one instance.
-//!
-//! Used by the states that wait for control. [`Condition`] decides when an answer counts.
+//! Fitness of this machine to take control, for the states that wait.
 
 use std::time::Duration;
 
@@ -9,16 +7,13 @@ use crate::clock::Instant;
 use crate::condition::Condition;
 use crate::{Action, Event, Notice, Unfit, WorkloadEvent};
 
-// Time before the end of a wait at which the last question ends, to leave time for its consequences.
 const LAST_WORD: Duration = Duration::from_millis(250);
 
 impl Context {
-    /// Makes the condition a requirement, asked this often.
     pub(in super::super) fn only_if(&mut self, every: Duration) {
         self.condition = Some(Condition::new(every));
     }
 
-    /// Takes an answer, in any state; a standby reports it.
     pub(in super::super) fn hears_of_the_condition(&mut self, now: Instant, event: &Event) {
         if let Event::Workload(WorkloadEvent::Condition(answer)) = event
             && let Some(condition) = &mut self.condition
@@ -27,13 +22,11 @@ impl Context {
         }
     }
 
-    /// Returns when to ask whether this machine is fit.
     pub(in super::super) fn asks_at(&self) -> Instant {
         let condition = self.condition.as_ref();
         condition.map_or(Instant::FOREVER, Condition::due)
     }
 
-    /// Asks, if it is time to.
     pub(in super::super) fn asks(&mut self, step: &mut Step) {
         if step.now < self.asks_at() {
             return;
@@ -50,33 +43,28 @@ impl Context {
         }
     }
 
-    /// Returns the last reason why this machine is not fit.
     pub(in super::super) fn unfit(&self) -> Option<Unfit> {
         self.condition.as_ref().and_then(Condition::refusal)
     }
 
-    /// Tells whether it was reported as not fit.
     pub(in super::super) fn is_known_as_unfit(&self) -> bool {
         self.told_unfit.is_some()
     }
 
-    /// Tells whether the question is open.
     pub(in super::super) fn is_asking(&self) -> bool {
         self.condition.as_ref().is_some_and(Condition::is_asking)
     }
 
-    /// Tells whether it is fit, by an answer that counts at this moment.
     pub(in super::super) fn is_fit_at(&self, now: Instant) -> bool {
         let condition = self.condition.as_ref();
         condition.is_none_or(|condition| condition.holds(now))
     }
 
-    /// Tells whether the last answer was a yes, for as long as that counts.
+    /// For as long as the answer counts.
     pub(in super::super) fn is_fit(&self) -> bool {
         self.condition.as_ref().is_none_or(Condition::is_yes)
     }
 
-    /// Reports whether it is fit, if that is new.
     pub(in super::super) fn report_fitness(&mut self, step: &mut Step) {
         if let Some(unfit) = self.unfit() {
             if self.told_unfit.replace(unfit) != Some(unfit) {

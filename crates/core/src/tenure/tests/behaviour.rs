@@ -1,4 +1,4 @@
-//! Standing by, holding and draining, one behaviour at a time.
+//! Standing by, holding and draining.
 
 use super::*;
 
@@ -87,7 +87,7 @@ fn store_never_reached_is_left_after_the_patience() {
         (None, 30, 30),
         (None, 300, 300),
         (None, 1, 1),
-        // Five seconds in total, with the undoing of what may have been obtained.
+        // Five seconds in total, with the undoing.
         (Some(Duration::ZERO), 30, 3),
         (Some(Duration::ZERO), 2, 2),
     ] {
@@ -311,7 +311,6 @@ fn lease_that_is_being_broken_is_asked_for_again_because_it_can_be_broken_again(
     tenure.step(at(10) + ms(200), Event::Ticked);
     assert_eq!(tenure.wake_at(), at(11));
     assert!(renews(&tenure.step(at(11), Event::Ticked)));
-    // The same answer, no answer and a later end change nothing.
     let same = tenure.step(at(11), unrenewed(breaking(at(40))));
     assert_eq!(extend(&same), Some((at(38), at(38))));
     assert!(renews(&tenure.step(at(12), Event::Ticked)));
@@ -434,7 +433,6 @@ fn well_behaved_store_never_costs_a_drain() {
                 continue;
             }
             problem += 1;
-            // Every third attempt is lost for its whole time; the others take a while.
             if problem % 3 == 0 {
                 now = now + secs(5);
                 tenure.step(now, unrenewed(transient()));

@@ -1,4 +1,4 @@
-//! Machines that are not fit to take control: they do not take it, but keep it if they have it.
+//! Machines that are not fit to take control.
 
 use super::*;
 
@@ -27,7 +27,6 @@ fn says(actions: &[Action], notice: Notice) -> bool {
     has(actions, &Action::Notify(notice))
 }
 
-/// Makes an instance that asks at the beginning, without an answer yet.
 fn asked(rules: Rules) -> Tenure {
     let mut tenure = Tenure::new(rules, BEGIN).only_if(Some(secs(2)));
     let actions = tenure.step(BEGIN, Event::Ticked);
@@ -48,7 +47,6 @@ fn waiting(wait: u64) -> Rules {
     }
 }
 
-/// Rules of a lock whose waiters the kernel wakes.
 fn woken() -> Rules {
     Rules {
         budget: None,
@@ -65,7 +63,7 @@ fn condition_is_asked_before_the_first_attempt_and_then_with_each_poll() {
     assert!(acquires(&tenure.step(at(1), yes())));
     let actions = tenure.step(at(1), refused(held()));
     assert!(asks(&actions).is_none() && has(&actions, &Action::StandBy));
-    // The next look, by an answer that counts, or the next question: whichever comes first.
+    // The next look or the next question, whichever comes first.
     let mut now = tenure.wake_at();
     for _ in 0..20 {
         let actions = tenure.step(now, Event::Ticked);
@@ -93,7 +91,6 @@ fn unfit_machine_reports_it_once_and_never_competes() {
         assert!(asks(&actions).is_some() && !acquires(&actions));
         assert_eq!(tenure.step(at(second), no()), []);
     }
-    // Another reason is reported.
     tenure.step(at(802), Event::Ticked);
     let late = Event::Workload(WorkloadEvent::Condition(Err(Unfit::TimedOut)));
     assert!(says(
@@ -149,7 +146,7 @@ fn lock_that_wakes_its_waiters_is_waited_for_only_by_a_fit_machine() {
     tenure.step(at(2), no());
     assert!(!tenure.listens());
     assert!(asks(&tenure.step(at(4), Event::Ticked)).is_some());
-    // One look, to learn which holder it stands behind.
+    // It learns which holder it stands behind.
     assert!(acquires(&tenure.step(at(4), yes())));
     tenure.step(at(4), refused(held()));
     assert!(tenure.listens());
@@ -168,7 +165,7 @@ fn lock_kept_for_an_unfit_machine_is_given_back() {
     let actions = tenure.step(at(3601), Event::Released(Ok(())));
     assert!(!has(&actions, &Action::Notify(Notice::Released)));
     assert!(!tenure.listens());
-    // The possible gain of an unanswered attempt is given back, too, once.
+    // The possible gain of an unanswered attempt is given back once.
     let mut tenure = asked(rules());
     tenure.step(BEGIN, yes());
     tenure.step(at(1), refused(transient()));
@@ -251,7 +248,6 @@ fn unfinished_task_is_looked_at_with_each_poll() {
         assert!(tenure.wake_at() > now);
     }
     assert!((8..=13).contains(&looked), "{looked}");
-    // With -n there is one such look.
     let mut tenure = unfit(Rules {
         wait: Some(secs(0)),
         ..once()

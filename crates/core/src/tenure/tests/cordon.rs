@@ -1,4 +1,4 @@
-//! Cordoned machines: they give control away, and stay out until the cordon is over.
+//! Cordoned machines.
 
 use super::*;
 
@@ -14,7 +14,6 @@ fn cause() -> Cause {
     }
 }
 
-/// Plays the drain and the release.
 fn given_away(tenure: &mut Tenure, seconds: u64) -> Vec<Action> {
     assert_eq!(*tenure.state(), State::Draining);
     let empty = Event::Workload(WorkloadEvent::TreeEmpty { at: at(seconds) });
@@ -38,10 +37,8 @@ fn cordoned_holder_gives_the_lease_back_and_stays_out_until_the_cordon_is_over()
         1
     );
     assert!(has(&actions, &Action::StandBy));
-    // Neither time nor a free lock nor a second cordon makes it compete.
     assert_eq!(tenure.wake_at(), Instant::FOREVER);
     assert!(!tenure.listens());
-    // A lock that the store keeps for it is given back.
     let actions = tenure.step(at(400), Event::Freed);
     assert!(releases(&actions) && actions.len() == 1, "{actions:?}");
     assert_eq!(tenure.step(at(400), Event::Released(Ok(()))), []);
@@ -86,7 +83,7 @@ fn uncordoned_standby_that_the_store_wakes_looks_once_for_its_holder() {
 
 #[test]
 fn lock_kept_for_a_cordoned_machine_is_given_back() {
-    // Woken again just after a wake-up in vain: the attempt comes a little later.
+    // Woken again just after a wake-up in vain.
     let mut tenure = acquiring(Rules {
         poll: None,
         ..rules()
@@ -135,7 +132,6 @@ fn grant_to_a_cordoned_machine_is_given_back() {
     assert!(releases(&actions) && start(&actions).is_none());
     let actions = tenure.step(at(2), Event::Released(Ok(())));
     assert!(has(&actions, &tell_cordoned()), "{actions:?}");
-    // So is a lease that had to be confirmed first.
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN - secs(31)));
     assert_eq!(*tenure.state(), State::Confirming);
@@ -214,13 +210,11 @@ fn limited_wait_ends_on_a_cordoned_machine_too() {
 
 #[test]
 fn restart_is_left_to_another_machine() {
-    // During the back-off.
     let mut tenure = holding(restarting());
     fails(&mut tenure, at(5));
     assert_eq!(*tenure.state(), State::Resting);
     tenure.step(at(6), cordoned());
     assert_eq!(*tenure.state(), State::Releasing);
-    // During the drain of what a failed command left behind.
     let mut tenure = holding(restarting());
     tenure.step(at(5), Event::Workload(WorkloadEvent::Exited(Exit::Code(3))));
     tenure.step(at(5), cordoned());

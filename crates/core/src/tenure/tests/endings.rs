@@ -1,5 +1,4 @@
-//! Ends of tenures: what is given back, when an overlap is reported, and whether the instance competes
-//! again.
+//! Ends of tenures.
 
 use super::*;
 
@@ -7,7 +6,6 @@ fn empty(seconds: u64) -> Event {
     Event::Workload(WorkloadEvent::TreeEmpty { at: at(seconds) })
 }
 
-/// Makes the action for the end of a tenure with the cause of `ending`.
 fn over(ending: &Ending) -> Action {
     Action::TenureOver {
         cause: ending.cause.clone(),
@@ -162,15 +160,14 @@ fn instance_competes_again_after_a_doubt_that_stopped_the_command() {
     assert!(start(&tenure.step(wake, grant(wake))).is_some());
 }
 
-/// The guardian may read of a renewal after its timer, once both have passed (found by the search). Then it
-/// drains a command that the core holds for safe.
+/// The guardian may read of a renewal after its timer (found by the search). Then it drains a command that
+/// the core holds for safe.
 #[test]
 fn command_that_the_guardian_stopped_has_not_ended_by_itself() {
     let mut tenure = holding(rules());
     tenure.step(at(47), Event::Ticked);
     tenure.step(at(47), renewed(at(47)));
     let said = tenure.step(at(48), Event::Workload(WorkloadEvent::Acting));
-    // The guardian drains already.
     assert!(
         matches!(said[..], [Action::Notify(Notice::Draining(_))]),
         "{said:?}"
@@ -264,7 +261,6 @@ fn lease_found_lost_on_release_was_taken_while_the_command_ran() {
     assert!(ending(&tenure).overlap && !ending(&tenure).released);
 }
 
-/// Until its end no other instance can have had it.
 #[test]
 fn lease_broken_at_its_end_was_held_until_then() {
     for (until, overlap) in [(at(50), false), (at(4), true)] {
@@ -278,7 +274,6 @@ fn lease_broken_at_its_end_was_held_until_then() {
 
 #[test]
 fn lease_confirmed_after_the_tree_was_empty_was_not_taken_from_it() {
-    // Kept for two minutes, and confirmed at once.
     let mut tenure = holding(keeping());
     assert!(renews(&ends(&mut tenure, at(5), Exit::Code(0))));
     tenure.step(at(6), renewed(at(5) + ms(1)));
@@ -289,7 +284,7 @@ fn lease_confirmed_after_the_tree_was_empty_was_not_taken_from_it() {
 
 #[test]
 fn lease_that_may_have_run_out_before_its_release_was_not_taken() {
-    // The command was gone at 50; by the store's clock the lease may have ended at 58.8.
+    // By the store's clock the lease may have ended at 58.8.
     for (answered_at, overlap) in [(58, true), (59, false)] {
         let if_lost = IfLost::Exit;
         let mut tenure = holding(Rules { if_lost, ..rules() });

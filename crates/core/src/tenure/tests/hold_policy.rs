@@ -1,4 +1,4 @@
-//! Restarts, handing control over, and keeping a lease: one behaviour at a time.
+//! Restarts, handing control over, and keeping a lease.
 
 use super::*;
 
@@ -12,19 +12,17 @@ fn max_hold(seconds: u64) -> Rules {
     }
 }
 
-/// Answers the renewal that begins a rest.
 fn confirmed(tenure: &mut Tenure, now: Instant) {
     assert_eq!(tenure.step(now, renewed(now)), []);
     assert_eq!(*tenure.state(), State::Resting);
 }
 
-/// Makes the command fail, and the store confirm the lease.
 fn failed(tenure: &mut Tenure, now: Instant) {
     fails(tenure, now);
     confirmed(tenure, now);
 }
 
-/// Lets time pass until `until`, with a store that answers everything; returns all actions.
+/// Lets time pass, with a store that answers everything.
 fn pass(tenure: &mut Tenure, until: Instant) -> Vec<(Instant, Action)> {
     let mut done = Vec::new();
     while tenure.wake_at() <= until {
@@ -135,7 +133,6 @@ fn restart_limit_leads_to_a_hand_over_and_a_cool_down() {
     assert!(!tenure.listens(), "it would keep a lock that it was handed");
     assert_eq!(tenure.wake_at(), until, "two polls");
     assert!(acquires(&tenure.step(until, Event::Ticked)));
-    // A new tenure has its own restarts.
     assert!(start(&tenure.step(until, grant(until))).is_some());
     fails(&mut tenure, at(13));
     assert_eq!(*tenure.state(), State::Resting);

@@ -1,4 +1,4 @@
-//! Commands that hang: drained like after a stop, then treated as failed.
+//! Commands that hang.
 
 use super::*;
 
@@ -64,7 +64,6 @@ fn hung_command_with_restarts_has_failed_whatever_its_status() {
         assert_eq!(*tenure.state(), State::Resting);
         tenure.step(at(2), renewed(at(2)));
         assert!(start(&tenure.step(at(3), Event::Ticked)).is_some());
-        // The limit counts hangs.
         tenure.step(at(4), hung());
         tenure.step(at(4), emptied(at(4)));
         tenure.step(at(4), renewed(at(4)));
@@ -154,7 +153,6 @@ fn words(event: &HealthEvent) -> Option<String> {
     }
 }
 
-/// Makes an instance in control that reports its command's health every ten seconds at most.
 fn telling(rules: Rules) -> Tenure {
     let mut tenure = Tenure::new(rules, BEGIN).telling_health(Some(secs(10)), words);
     tenure.step(BEGIN, Event::Ticked);

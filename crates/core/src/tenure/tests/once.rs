@@ -1,4 +1,4 @@
-//! Tasks that are to be done once, one behaviour at a time.
+//! Tasks that are to be done once.
 
 use super::*;
 
@@ -26,7 +26,7 @@ fn over(status: u8) -> Failure {
     })
 }
 
-/// Makes an instance whose command ended so at the fifth second; the record is in flight.
+/// The command ended at the fifth second, and the record is in flight.
 fn recording_of(rules: Rules, exit: Exit) -> (Tenure, Outcome) {
     let mut tenure = holding(rules);
     let actions = ends(&mut tenure, at(5), exit);
@@ -396,7 +396,6 @@ fn signal_typed_at_the_terminal_is_a_stop_and_no_failure() {
         assert_eq!(ending(&tenure).cause, Cause::Stopped(signal));
         assert_eq!(ending(&tenure).exit, Some(Exit::Signal(signal)));
     }
-    // Signals that no person typed there.
     for (on_terminal, signal) in [(true, 15), (false, 2)] {
         let mut tenure = holding(Rules {
             on_terminal,
@@ -418,7 +417,7 @@ fn command_interrupted_at_its_terminal_is_not_started_again() {
     assert_eq!(ending(&tenure).cause, Cause::Stopped(2));
 }
 
-/// The lease was confirmed before the tree was empty, and taken at some moment after that.
+/// The lease was taken after the tree was empty.
 #[test]
 fn lease_lost_during_the_record_may_have_been_another_s_before_the_end() {
     for (confirmed, overlaps) in [(at(20), true), (at(22), false)] {
@@ -437,7 +436,6 @@ fn lease_lost_during_the_record_may_have_been_another_s_before_the_end() {
 #[test]
 fn loss_during_the_drain_is_named_as_the_reason_for_a_missing_record() {
     let mut tenure = holding(once());
-    // The command leaves something behind.
     tenure.step(at(5), exited(Exit::Code(0)));
     tenure.step(at(20), Event::Ticked);
     tenure.step(at(21), unrenewed(lost()));

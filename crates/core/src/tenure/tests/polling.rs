@@ -1,9 +1,8 @@
-//! Polls of a standby: their interval, how much shorter it is behind a draining holder, and how standbys
-//! that start together are kept apart.
+//! Polls of a standby.
 
 use super::*;
 
-/// Returns the shortest and the longest wait of standbys that saw `first` and then `second`.
+/// Returns the shortest and the longest wait after `first` and then `second`.
 fn waits(poll: Duration, first: &HolderInfo, second: &HolderInfo) -> (Duration, Duration) {
     let waits = (0..500).map(|seed| {
         let mut tenure = acquiring(Rules {
@@ -31,7 +30,7 @@ fn drains() -> HolderInfo {
 
 #[test]
 fn standby_behind_a_draining_holder_polls_eight_times_as_often() {
-    // Poll and interval: an eighth, between four times a second and every 2 s, never slower than the poll.
+    // An eighth, between 250 ms and 2 s, never slower than the poll.
     for (poll, fast) in [
         (100, 100),
         (250, 250),
@@ -146,7 +145,6 @@ fn standby_looks_when_the_lease_expires_if_that_is_before_its_poll() {
         assert_eq!(tenure.wake_at(), due);
         let standing_by = |action: &Action| matches!(action, Action::Notify(Notice::StandingBy(_)));
         assert!(!actions.iter().any(standing_by), "no news");
-        // An expiry in the past does not move the next look.
         tenure.step(due, Event::Ticked);
         tenure.step(due, refused(Failure::Held(expires(due.since(BEGIN)))));
         assert!(tenure.wake_at() > due + secs(6));

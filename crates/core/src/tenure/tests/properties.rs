@@ -6,7 +6,6 @@ use proptest::test_runner::RngSeed;
 use super::*;
 use crate::Bell;
 
-/// Event, with the pause before it.
 #[derive(Clone, Debug)]
 struct Happening {
     pause: Pause,
@@ -19,23 +18,22 @@ enum Pause {
     Millis(u64),
 }
 
-/// Event with instants relative to the moment at which it occurs.
+/// Event with times relative to its own, in milliseconds.
 #[derive(Clone, Debug)]
 enum Made {
     Plain(Event),
-    /// Granted, this many milliseconds after the request was sent.
+    /// Time since the request.
     Granted(u64),
-    /// Renewed, this many milliseconds after the request was sent.
+    /// Time since the request.
     Renewed(u64),
-    /// Breaking, with this many milliseconds left.
+    /// Time left.
     Breaking(u64),
-    /// Empty for this many milliseconds.
+    /// Time for which the tree has been empty.
     Empty(u64),
-    /// A hook failed, and its processes are gone for this many milliseconds.
+    /// Time for which the hook's processes have been gone.
     HookFailed(u64),
-    /// Cordoned, for something that may begin in this many milliseconds.
+    /// Time until the disturbance may begin.
     Cordoned(u64),
-    /// Ring of the holder's doorbell.
     Rang(Ring),
 }
 
@@ -134,7 +132,6 @@ fn any_hold_policy() -> impl Strategy<Value = HoldPolicy> {
         })
 }
 
-/// Makes rules of restarts or of a task, which exclude each other.
 fn any_task() -> impl Strategy<Value = (HoldPolicy, Option<Once>)> {
     let once = (any::<bool>(), prop::option::of(1..3_u32)).prop_map(|(stop, attempts)| Once {
         on_failure: if stop {
@@ -180,33 +177,28 @@ fn any_rules() -> impl Strategy<Value = Rules> {
 /// Knowledge of an observer who sees only events and actions.
 struct Observer {
     budget: Option<Budget>,
-    /// A lease was granted, and neither given back nor up.
+    /// Neither given back nor up.
     granted: bool,
-    /// Moment since which a tree may live.
+    /// A tree may live since then.
     alive_since: Option<Instant>,
     started: bool,
-    /// The tree was killed (or its guardian is gone, whose death kills it).
+    /// The tree was killed, or its guardian died, which kills it.
     killed: bool,
-    /// The standby command was ordered.
     standing: bool,
     tenure: bool,
-    /// Last deadline of the guardian.
     kill_at: Instant,
     /// Latest moment before a granted request.
     t0: Option<Instant>,
     task: bool,
-    /// Result that settles the task, as sent to the store; whether it was confirmed.
+    /// Result that settles the task; whether the store confirmed it.
     result: Option<(Outcome, bool)>,
     cordoned: bool,
     condition: Option<Asked>,
 }
 
-/// Condition, as its questions and answers show it.
 struct Asked {
     every: Duration,
-    /// End of the open question.
     until: Option<Instant>,
-    /// Last answer, with its moment.
     answer: Option<(Instant, bool)>,
 }
 
@@ -361,8 +353,7 @@ impl Observer {
 }
 
 /// Returns a configuration with the same stories in every `cargo test`. A hunt (PROPTEST_CASES=100000, a
-/// quarter of an hour; PROPTEST_RNG_SEED for another seed) finds the rare ones, and each of these gets its
-/// own test.
+/// quarter of an hour; PROPTEST_RNG_SEED for another seed) finds the rare ones; each gets its own test.
 fn config() -> ProptestConfig {
     let given = ProptestConfig::default();
     let hunts = given.cases > 1024;
@@ -444,7 +435,11 @@ proptest! {
                     || ending.exit == Some(Exit::Code(0)) && matches!(ending.cause, Cause::Stopped(_));
                 if observer.task && says_done {
                     let settled = observer.result.filter(|(outcome, confirmed)| outcome.over && *confirmed);
-                    prop_assert_eq!(settled.map(|(outcome, _)| Some(outcome.exit)), Some(ending.exit), "an end without a result");
+                    prop_assert_eq!(
+                        settled.map(|(outcome, _)| Some(outcome.exit)),
+                        Some(ending.exit),
+                        "an end without a result"
+                    );
                 }
                 prop_assert!(observer.alive_since.is_none(), "an end while the tree may live");
             }

@@ -2,7 +2,7 @@
 
 use super::*;
 
-/// Looks until the instance leaves; `answer` answers each look, given its number.
+/// `answer` gets the number of the look.
 fn asks_until_it_leaves(mut answer: impl FnMut(u32) -> Failure) -> (Instant, Cause, Vec<Action>) {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, refused(held()));
@@ -44,7 +44,6 @@ fn credential_refused_for_auth_patience_ends_a_standby() {
 #[test]
 fn outage_or_answer_between_refusals_ends_no_standby() {
     for other in [transient(), held()] {
-        // A different answer every second minute or so.
         let (_, cause, _) = asks_until_it_leaves(|n| match n % 50 {
             49 => other.clone(),
             _ => fatal(),

@@ -1,4 +1,4 @@
-//! Hooks that must succeed before the command is started, and the standby command.
+//! Hooks before the command, and the standby command.
 
 use super::*;
 
@@ -58,12 +58,10 @@ fn hook_failure_after_the_command_s_exit_is_ignored() {
 fn hook_that_outlived_the_lease_is_an_overlap() {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
-    // The process was stopped, and so was the one that had to kill the hook.
     let actions = tenure.step(at(70), unprepared(at(65)));
     assert!(has(&actions, &Action::Notify(Notice::Overlapped)));
 }
 
-/// Makes an instance that waits this long, in control at `BEGIN`.
 fn waiting(wait: Duration) -> Tenure {
     let wait = Some(wait);
     let mut tenure = acquiring(Rules { wait, ..rules() });

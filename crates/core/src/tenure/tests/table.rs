@@ -1,11 +1,10 @@
 //! The whole machine as one table: for every state and every kind of event, the actions and the next state.
-//! A cell is the list of actions by their names, and the next state if it is another.
 
 use std::fmt::Write as _;
 
 use super::*;
 
-/// Moment of every event in the table, before any deadline.
+/// Before any deadline.
 const NOW: Instant = Instant::from_nanos(BEGIN.as_nanos() + 150_000_000);
 
 type Enter = fn() -> Tenure;
@@ -28,7 +27,6 @@ fn asked_standby() -> Tenure {
     tenure
 }
 
-/// Makes an unfit standby that looks whether its task is over.
 fn looking() -> Tenure {
     let mut tenure = asked_standby();
     tenure.step(
@@ -50,7 +48,7 @@ fn confirming() -> Tenure {
     tenure
 }
 
-/// Makes an instance whose start of the command is not confirmed yet.
+/// The start of the command is not confirmed yet.
 fn starting() -> Tenure {
     let mut tenure = acquiring(rules());
     tenure.step(BEGIN, grant(BEGIN));
@@ -75,14 +73,12 @@ fn keeping_the_lease() -> Tenure {
     tenure
 }
 
-/// Makes an instance whose record of a success is in flight.
 fn recording() -> Tenure {
     let mut tenure = holding(once());
     ends(&mut tenure, BEGIN + ms(100), Exit::Code(0));
     tenure
 }
 
-/// Makes an instance that keeps the lease after a recorded failure, so that no candidate tries at once.
 fn pausing() -> Tenure {
     let mut tenure = holding(once());
     fails(&mut tenure, BEGIN + ms(100));
@@ -239,10 +235,8 @@ fn cell(name_of_state: &str, enter: Enter, event: Event) -> String {
     cell.trim().to_owned()
 }
 
-/// Table, which the documentation of [`super::super`] prints, too.
 const TABLE: &str = include_str!("../transitions.md");
 
-/// Returns the table without the text above it.
 fn asserted() -> &'static str {
     let begin = "```text\n";
     let at = TABLE.find(begin).expect("a table") + begin.len();
