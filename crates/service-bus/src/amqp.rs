@@ -1,15 +1,14 @@
 //! AMQP 1.0 through `fe2o3-amqp`, over a stream of this crate: opens connections, sends requests and takes
 //! deliveries. Decides nothing.
 //!
-//! The connection task, which has the only connection, and locks call it. Everything here ends by itself after
-//! some time; `give_up_at` is the caller's own limit. This module knows the limits of the library:
+//! Everything here ends by itself after some time; `give_up_at` is the caller's own limit. This module knows
+//! the limits of the library:
 //!
-//! - **It pairs nothing.** [`super::request_link`] has requests and answers; the library's own client for
-//!   `$management` takes the next message for the answer.
+//! - **It pairs nothing.** Its client for `$management` takes the next message for the answer;
+//!   [`super::request_link`] does not.
 //! - **It forgets the service's answer to a disposition**, and when a link has used up its credit.
-//!   [`super::stream`] reads both on the way in. So the token of its lock settles a message through
-//!   `$management`, which answers and works on any connection; the disposition that follows only empties the
-//!   library's map.
+//!   [`super::stream`] reads both on the way in. So the lock's token settles a message through `$management`,
+//!   which answers on any connection. The disposition that follows only empties the library's map.
 //! - **Its awaits can hang** when a socket has died: each has a time limit here.
 //! - **It reports an error for less credit than before** once messages are under way. So credit is only ever
 //!   added, until it is drained for good.
@@ -46,8 +45,7 @@ use trafficcop_core::util::lock;
 // Milliseconds without a byte after which the library gives the connection up; the service sends something
 // twice in that time. An unanswered request finds a dead connection sooner (`ConnectionState::suspect`).
 const IDLE: u32 = 60_000;
-// Limit for handing bytes to the connection: it takes longer only if the socket has died, and then the library
-// would wait for ever.
+// Limit for handing bytes to the connection: if the socket has died, the library would wait for ever.
 const LIMIT: Duration = Duration::from_secs(5);
 // The real service's value in its own `open`.
 const MAX_FRAME: u32 = 65_536;
@@ -55,9 +53,7 @@ const MAX_FRAME: u32 = 65_536;
 pub(super) struct Connector {
     target: Target,
     max_body: usize,
-    /// Whether messages come in sessions, by a link for each.
     sessions: bool,
-    /// Name of this process among the service's clients.
     container: String,
     connections: AtomicU64,
 }
@@ -68,7 +64,7 @@ impl Connector {
             target,
             max_body,
             sessions,
-            // Link names begin with it: for the service, a name that it knows is the same link that comes back.
+            // Link names begin with it. To the service, a known name is the same link that comes back.
             container: format!("trafficcop-{:016x}", fastrand::u64(..)),
             connections: AtomicU64::new(1),
         }
@@ -81,7 +77,7 @@ impl Connector {
         token: &CbsToken,
         give_up_at: Instant,
     ) -> Result<(Arc<Connection>, Option<Intake>), BusError> {
-        // One limit for all of it: TLS, SASL, the token and five links each have an await that can hang.
+        // One limit for all: TLS, SASL, the token and five links each have an await that can hang.
         let opened = before(give_up_at, self.open(token, give_up_at)).await;
         opened.unwrap_or_else(|| {
             let Target { host, port, .. } = &self.target;
@@ -119,9 +115,9 @@ impl Connector {
         let mut session = Session::begin(&mut connection).await?;
         let cbs = format!("{name}:cbs");
         let cbs = RequestLink::attach(&mut session, "$cbs", cbs, Arc::clone(&state)).await?;
-        // This comes first: without a token no other link may be attached.
+        // First: without a token no other link may be attached.
         authorise(&self.target, &cbs, token, give_up_at).await?;
-        // This comes before `$management`, whose requests name this link: see `Connection::ask`.
+        // Before `$management`, whose requests name this link: see `Connection::ask`.
         let receiver = match self.sessions {
             true => None,
             false => {
@@ -134,7 +130,7 @@ impl Connector {
         let management = format!("{name}:management");
         let management =
             RequestLink::attach(&mut session, &address, management, Arc::clone(&state)).await?;
-        // It never holds more than the delivered messages, so settling never waits for room.
+        // Unbounded, so that settling never waits for room; it holds no more than the delivered messages.
         let (dispositions, to_send) = mpsc::unbounded_channel();
         let connection = Arc::new(Connection {
             serial,
@@ -159,7 +155,6 @@ impl Connector {
     }
 }
 
-/// Puts a token for everything below the entity.
 async fn authorise(
     target: &Target,
     cbs: &RequestLink,
@@ -195,7 +190,7 @@ struct Disposition {
     outcome: TerminalDeliveryState,
 }
 
-/// The part of a connection that many callers may use at the same time.
+/// The part of a connection that many callers use at the same time.
 pub(super) struct Connection {
     pub(super) serial: u64,
     /// Name of the link that messages come by.
@@ -204,7 +199,7 @@ pub(super) struct Connection {
     cbs: RequestLink,
     management: RequestLink,
     pub(super) state: OwnState,
-    /// Data that the library needs to settle a delivery on the link, by its number.
+    /// Data that the library needs to settle a delivery, by its number.
     deliveries: Mutex<HashMap<u32, DeliveryInfo>>,
     dispositions: mpsc::UnboundedSender<Disposition>,
     /// The connection lives as long as these.
@@ -222,7 +217,7 @@ impl Connection {
         let left = give_up_at.since(Instant::now()).as_millis();
         let marks = [
             ("operation", SimpleValue::String(operation.to_owned())),
-            // This keeps the link that messages come by from being cut as unused.
+            // Without this the service cuts the link that messages come by as unused.
             ("associated-link-name", SimpleValue::String(link.to_owned())),
             (
                 // The service gives up when the caller does: what it did later would count as not done.
@@ -253,7 +248,7 @@ impl Connection {
         Ok(wire::expiration(&body))
     }
 
-    /// Settles by the lock's token, and returns the service's answer. It cannot express a release.
+    /// Settles by the lock's token, which cannot express a release.
     pub(super) async fn settle(
         &self,
         lock: LockToken,
@@ -275,7 +270,7 @@ impl Connection {
         let gone = || BusError::Unsent("the link that delivered it is gone".into());
         let info = lock(&self.deliveries).get(&ticket.delivery).cloned();
         let info = info.ok_or_else(gone)?;
-        // Do this first: the answer may be faster than the return from sending.
+        // First: the answer may be faster than the return from sending.
         let mut expected = self.state.expect(ticket.delivery);
         let outcome = wire::outcome(how);
         self.dispositions
@@ -292,7 +287,7 @@ impl Connection {
             self.state.suspect(sent);
             Err(BusError::Unanswered("no answer to the disposition".into()))
         })?;
-        // Wait for the answer: an unanswered disposition has to be repeated.
+        // Only now: an unanswered disposition has to be repeated.
         lock(&self.deliveries).remove(&ticket.delivery);
         match said {
             DeliveryState::Done => Ok(()),
@@ -310,13 +305,12 @@ impl Connection {
         }
         let info = lock(&self.deliveries).remove(&ticket.delivery);
         if let Some(info) = info {
-            // The service refuses and frees what is already settled. If it took this nevertheless, only a
-            // completed message may go.
+            // The service refuses and frees what is already settled. In case it does not, only a completed
+            // message may go.
             let outcome = match how {
                 Settlement::Complete => Accepted {}.into(),
                 _ => Released {}.into(),
             };
-            // A connection that has ended has forgotten everything.
             let _ = self.dispositions.send(Disposition { info, outcome });
         }
     }
@@ -327,7 +321,6 @@ impl Connection {
         ticket.connection == self.serial && lock(&self.deliveries).contains_key(&ticket.delivery)
     }
 
-    /// Waits until the connection has ended, and returns why.
     pub(super) async fn ended(&self) -> BusError {
         self.state.closed().await
     }
@@ -341,14 +334,12 @@ impl Connection {
             // An AMQP session that is beginning has them until the service has answered.
             let handles = self.handles.lock().await.take();
             if let Some((mut session, mut connection)) = handles {
-                // Their errors do not matter any more.
                 let _ = session.end().await;
                 let _ = connection.close().await;
             }
         };
         before(give_up_at, closing).await;
-        // Do this even without the service's answer: callers that wait for something on it must learn of its
-        // end.
+        // Even without the service's answer: callers that wait for something on it must learn of its end.
         self.state
             .close(BusError::Unsent("the connection is closed".into()));
     }
@@ -388,12 +379,11 @@ impl Intake {
             if let Some(Disposition { info, outcome }) = &self.sending {
                 let disposing = self.receiver.dispose(info.clone(), outcome.clone());
                 limited(disposing).await?;
-                // Wait until it has gone out: any other event drops this call.
+                // Only once it has gone out: any other event drops this call.
                 self.sending = None;
             }
             let received = tokio::select! {
-                // Dispositions go first: a busy queue always has a message, and their callers wait for an
-                // answer.
+                // Dispositions first: a busy queue always has a message, and their callers wait for an answer.
                 biased;
                 Some(disposition) = self.to_send.recv() => {
                     self.sending = Some(disposition);
@@ -408,8 +398,8 @@ impl Intake {
                     let ticket = self.arrived(info);
                     Ok(wire::delivery(ticket, &tag, message, self.max_body))
                 }
-                // Dead-letter a message that cannot be read. An error would end the connection, and the message
-                // would come again on the next one, for ever.
+                // Dead-letter an undecodable message. An error would end the connection, and the message would
+                // come again, for ever.
                 Err(RecvError::MessageDecode(error)) => {
                     let tag = error.info.delivery_tag().to_vec();
                     let ticket = self.arrived(error.info);
@@ -424,11 +414,8 @@ impl Intake {
         }
     }
 
-    /// Lets no more messages come, and passes on those that come until the service confirms that, or until all
-    /// have come: `left` more.
-    ///
-    /// # Errors
-    /// The reason why the link does not receive them.
+    /// Lets no more messages come. Passes on those that still come, until the service confirms the end or all
+    /// `left` have come.
     pub(super) async fn drain(
         &mut self,
         mut left: usize,
@@ -443,7 +430,7 @@ impl Intake {
                 limited(self.receiver.drain()).await?;
             }
             let mut total = None;
-            // A link whose messages used up the credit has nothing to drain, and need not confirm that.
+            // A link whose credit is used up has nothing to drain, and need not confirm that.
             while left > 0 && total.is_none_or(|total| self.received < total) {
                 tokio::select! {
                     biased;

@@ -1,8 +1,5 @@
-//! [`ConnectionTask`] keeps the one connection of a queue: makes it, gives credit, takes in messages, renews
-//! the token, and reconnects when it has ended.
-//!
-//! The queue starts this one task. It decides nothing about messages: those that it cannot hand out go back
-//! unchanged.
+//! Task that keeps the one connection of a queue: makes it, gives credit, takes in messages, renews the token,
+//! and reconnects. It decides nothing about messages: those that it cannot hand out go back unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -35,7 +32,6 @@ const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
 pub(super) enum Instruction {
     /// Take no more, and give back what was not handed out.
     Stop(Instant, oneshot::Sender<()>),
-    /// Close the connection and end the task.
     Close(Instant, oneshot::Sender<()>),
 }
 
@@ -49,14 +45,12 @@ pub(super) struct ConnectionTask {
 }
 
 impl ConnectionTask {
-    /// Runs until the queue is closed, or dropped.
     pub(super) async fn run(mut self) {
         let mut pause = Duration::ZERO;
         loop {
             let began = Instant::now();
             let connected = tokio::select! {
-                // A stop does not wait for a connection that may never come. The attempt that it drops is made
-                // again.
+                // A stop does not wait for a connection that may never come.
                 biased;
                 instruction = self.instructions.recv() => {
                     if self.without_connection(instruction) {
@@ -85,8 +79,7 @@ impl ConnectionTask {
                 Err(error) => {
                     tracing::debug!("cannot connect: {}", error.why());
                     self.shared.failed(error.clone());
-                    // Pause only after a failure: after a break reconnect at once, because locks run out
-                    // meanwhile.
+                    // Pause only after a failure. After a break reconnect at once: locks run out meanwhile.
                     pause = pause.max(PAUSE);
                     error
                 }
@@ -129,14 +122,13 @@ impl ConnectionTask {
     /// Follows an instruction without a connection. Returns whether the task is to end.
     fn without_connection(&self, instruction: Option<Instruction>) -> bool {
         match instruction {
-            // Messages of the last connection may still be here: they go back by the next, if there is one in
+            // Messages of the last connection may still be here: the next one gives them back, if it comes in
             // time.
             Some(Instruction::Stop(by, done)) => {
                 self.stop(by, done);
                 false
             }
             Some(Instruction::Close(_, done)) => {
-                // The caller may be gone.
                 let _ = done.send(());
                 true
             }
@@ -155,7 +147,7 @@ impl ConnectionTask {
         let mut until = token.good_until;
         let mut authorising = None;
         loop {
-            // Do this here, and not in an arm below: any event may have freed a slot or made a lock old.
+            // Here, not in an arm below: any event may have freed a slot or made a lock old.
             if let Some(intake) = &mut intake
                 && let Some((count, total)) = self.prefetch.missing()
             {
@@ -173,7 +165,7 @@ impl ConnectionTask {
                 self.give_back(taken, Instant::now() + REQUEST);
             }
             let now = Instant::now();
-            // Run it in parallel: a slow token must not keep messages from coming.
+            // In parallel: a slow token must not keep messages from coming.
             if authorising.is_none() && now >= renew_at {
                 authorising = Some(Box::pin(reauthorise(
                     Arc::clone(&self.tokens),
@@ -324,8 +316,8 @@ impl ConnectionTask {
         });
     }
 
-    /// Stops messages on this connection, and gives back those that come until then. It takes at most half of
-    /// the time: those have to be settled, too.
+    /// Stops messages on this connection, and gives back those that come until then. Takes at most half of the
+    /// time: those have to be settled, too.
     async fn drain(&self, intake: &mut Intake, until: Instant, connection: &Connection) {
         let now = Instant::now();
         let give_up_at = now + until.since(now) / 2;
@@ -336,16 +328,14 @@ impl ConnectionTask {
         }
     }
 
-    /// Gives back what is here, and reports when that is done.
     fn stop(&self, until: Instant, done: oneshot::Sender<()>) {
         for taken in self.prefetch.close() {
             self.give_back(taken, until);
         }
-        // Use a task of its own: the calling loop sends what is given back.
+        // A task of its own: the calling loop sends what is given back.
         let prefetch = Arc::clone(&self.prefetch);
         tokio::spawn(async move {
             prefetch.settled().await;
-            // The caller may be gone.
             let _ = done.send(());
         });
     }
@@ -409,7 +399,7 @@ fn untokened(failure: &Failure) -> BusError {
     let why = failure.to_string();
     match failure {
         Failure::Fatal { denied: true, .. } => {
-            // Use the service's own words: then one rule leads to exit status 77.
+            // The service's own words: then one rule leads to exit status 77.
             BusError::refused("amqp:unauthorized-access", Some(&why))
         }
         Failure::Fatal { denied: false, .. } => BusError::Unusable(why),
@@ -420,7 +410,7 @@ fn untokened(failure: &Failure) -> BusError {
 /// Returns the time to renew a token, whose predecessor is valid `until` then: after 80 % of what is left.
 fn renewal(token: &CbsToken, until: Instant) -> Instant {
     let now = Instant::now();
-    // A ready-made signature never changes, and may have ended by this machine's clock and not by the
+    // A ready-made signature never changes. By this machine's clock it may have ended, and not by the
     // service's: without a pause it would be sent again and again.
     let least = match token.good_until.since(until.max(now)) {
         gained if gained < PAUSE => PAUSE_MAX,

@@ -1,15 +1,11 @@
 //! A queue in Azure Service Bus: a queue, a subscription, or the dead letters of one.
 //!
-//! The driver of `work` calls it through [`Queue`] and [`Lock`](trafficcop_azure::queue::Lock). It maps the
-//! service's answers to the five meanings of [`Failure`] and decides nothing.
-//!
 //! In the order of the data: [`connection`] keeps the one connection, gives credit for as many messages as the
 //! driver wants, and puts arriving ones into [`shared`], from which `take` hands them out. [`lock`] renews and
 //! settles, and knows the length of a lock. If messages come in sessions, `take` accepts one on that
-//! connection, and [`session`] has its messages, on a [`session_link`] of its own. [`amqp`] with its
-//! [`request_link`], [`wire`] and [`error`] are the only modules that know the AMQP library. They use
-//! [`stream`], which [`frame_scanner`] reads along. [`CbsTokens`] prove the identity: shared access signatures
-//! are made here, Entra's tokens by the caller that opens the queue.
+//! connection, and [`session`] has its messages, on a [`session_link`] of its own. Only [`amqp`],
+//! [`request_link`], [`wire`] and [`error`] know the AMQP library. They use [`stream`], which [`frame_scanner`]
+//! reads along.
 //!
 //! Things that must never happen here:
 //! - An answer counts for a request that it does not name.
@@ -74,7 +70,6 @@ pub struct Target {
 }
 
 impl Target {
-    /// Returns the resource that tokens are for.
     fn audience(&self) -> String {
         format!("sb://{}/{}", self.host, self.entity)
     }
@@ -91,7 +86,7 @@ pub struct Config {
     pub tokens: Arc<dyn CbsTokens>,
     /// Length of the queue's locks, if the user set it: then no clock is needed for it.
     pub lock_time: Option<Duration>,
-    /// Largest body that is handed over, in bytes.
+    /// Largest accepted body, in bytes.
     pub max_body: usize,
     /// Whether to settle by dispositions on the link if possible, instead of by `$management`.
     pub link_settle: bool,
@@ -105,11 +100,9 @@ pub struct ServiceBusQueue {
     shared: Arc<SharedConnection>,
     prefetch: Arc<Prefetch>,
     instructions: mpsc::Sender<Instruction>,
-    /// Largest body, if its messages come in sessions.
     sessions: Option<usize>,
-    /// Session that the check of the queue accepted.
     accepted: Mutex<Option<Accepted>>,
-    // It starts with the first call that needs a connection, because only then there is a runtime.
+    // The first call that needs a connection starts it: only then there is a runtime.
     connection_task: Mutex<Option<ConnectionTask>>,
     /// Whether a call to take was answered.
     answered: AtomicBool,
@@ -156,13 +149,12 @@ impl ServiceBusQueue {
         instruction: impl FnOnce(oneshot::Sender<()>) -> Instruction,
     ) {
         if lock(&self.connection_task).is_some() {
-            // The task has not begun: there is nothing to stop.
+            // It has not begun: there is nothing to stop.
             return;
         }
         let (done, waiting) = oneshot::channel();
         let followed = async {
             if self.instructions.send(instruction(done)).await.is_ok() {
-                // A connection task that has ended has nothing left to do.
                 let _ = waiting.await;
             }
         };
@@ -170,8 +162,7 @@ impl ServiceBusQueue {
     }
 
     fn unreachable(&self, error: &BusError) -> Failure {
-        // At first the service may refuse a token that was just replaced, and a worker would exit at once for
-        // it.
+        // At first the service may refuse a token that was just replaced: a worker must not exit for that.
         match self.answered.load(Ordering::Relaxed) {
             true => error.refusal_or_doubt(&self.name),
             false => error.doubt(&format!("cannot reach {}", self.name)),
@@ -190,7 +181,7 @@ impl ServiceBusQueue {
         Ok(())
     }
 
-    /// Takes the next session, by its first message. Dropping the future gives back what it may have got.
+    /// Dropping the future gives back what it may have got.
     async fn take_session(
         &self,
         max_body: usize,
@@ -231,9 +222,8 @@ impl ServiceBusQueue {
             return self.take_session(max_body, give_up_at).await;
         }
         let (prefetch, shared) = (&self.prefetch, &self.shared);
-        // Only failures from now on answer this call.
         let failures = shared.failures();
-        // Do this at once: if there are more free slots than before, credit is added during the wait.
+        // At once: if there are more free slots than before, credit is added during the wait.
         prefetch.want(most);
         loop {
             let filled = prefetch.filled.notified();
@@ -259,7 +249,7 @@ impl ServiceBusQueue {
             return match failed {
                 Some(error) => {
                     // The caller comes again after a while. A connection that comes earlier must not get
-                    // messages that lie here unused while their locks run out.
+                    // messages that lie here while their locks run out.
                     prefetch.want(0);
                     Err(self.unreachable(&error))
                 }
@@ -279,7 +269,7 @@ impl Queue for ServiceBusQueue {
         self.shared.lock_duration.at_first()
     }
 
-    // Credit is a request that waits: the service sends a message as soon as there is one.
+    // Credit is a request that waits.
     fn waits(&self) -> bool {
         true
     }
@@ -319,7 +309,6 @@ impl Queue for ServiceBusQueue {
     }
 
     async fn stop(&self, give_up_at: Instant) {
-        // Dropping it ends its link.
         drop(lock(&self.accepted).take());
         self.instruct(give_up_at, |done| Instruction::Stop(give_up_at, done))
             .await;
@@ -359,7 +348,7 @@ pub trait CbsTokens: Send + Sync {
     /// The reason why there is none; `Fatal` if there will never be one.
     async fn token(&self, audience: &str) -> Result<CbsToken, Failure>;
 
-    /// Notes that the service refused this token: a cache of tokens must make another. Does nothing by default.
+    /// Notes that the service refused this token, so that a cache makes another.
     fn refused(&self, _token: &CbsToken) {}
 }
 

@@ -1,12 +1,9 @@
 //! The lock of one message, and its settlement.
 //!
-//! The driver calls it through [`Lock`], and the connection task for what it gives back. It must never take the
-//! answer to one request for another's, and never call a message done before the service confirmed that.
-//!
 //! # By its token
 //! The lock's token renews a lock, and settles a message, through `$management`: that answers, and works on
 //! every connection, so a cut connection costs nothing. Only a release needs the link, on the connection that
-//! delivered the message; afterwards the message is abandoned instead, which counts one attempt.
+//! delivered the message. Afterwards the message is abandoned instead, which counts one attempt.
 //!
 //! # When a settlement was not answered
 //! It may have been done. It is repeated as long as the lock lasts. If the service then answers that there is
@@ -39,11 +36,10 @@ const GRAIN: Duration = Duration::from_secs(1);
 pub(super) const FIRST_RENEWAL: Duration = Duration::from_secs(20);
 // A slower request is as good as lost: a lock can be as short as this.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
-// Time for which a lock that ended early limits others: the service loses one in its updates now and then, and
-// with a wrong clock another one ends soon.
+// Time for which a lock that ended early limits others. The service loses one in its updates now and then; with
+// a wrong clock another one ends soon.
 const TAUGHT: Duration = Duration::from_secs(3600);
 
-/// Lock of a message that came.
 pub(super) struct Held {
     shared: Arc<SharedConnection>,
     lock: LockToken,
@@ -57,7 +53,7 @@ struct State {
     /// Time from which the newest confirmed lock counts, and its assumed length.
     t0: Instant,
     length: Duration,
-    /// Settlement that was sent and may have been carried out.
+    /// Settlement that may have been carried out.
     settling: Option<Settlement>,
     closed: Option<Closed>,
 }
@@ -109,11 +105,10 @@ impl Held {
         next.await.map_err(|_| error)
     }
 
-    /// Renews the lock; returns its length. If the connection ends meanwhile, repeats this on the next one: a
-    /// second renewal does no harm, and a short lock has no time for another attempt.
+    /// Renews the lock; returns its length. If the connection ends meanwhile, repeats this on the next one:
+    /// that does no harm, and a short lock has no time for another attempt.
     pub(super) async fn relock(&self, give_up_at: Instant) -> Result<Duration, Failure> {
         const WHAT: &str = "the lock is not renewed";
-        // A renewal that overtook a settlement would be refused, and look like a lost lock.
         let mut state = turn(&self.state, give_up_at).await?;
         if let Some(closed) = &state.closed {
             return Err(closed.failure());
@@ -149,7 +144,6 @@ impl Held {
         }
     }
 
-    /// Sends the settlement, in the way that is available.
     async fn ask(
         &self,
         connection: &Connection,
@@ -158,7 +152,7 @@ impl Held {
     ) -> Result<(), BusError> {
         let on_link = self.shared.link_settle || matches!(how, Settlement::Release);
         if on_link && connection.delivered(self.ticket) {
-            // Only there: on another connection this number is another message's.
+            // On another connection this number is another message's.
             return connection.dispose(self.ticket, how, give_up_at).await;
         }
         let by_token = match how {
@@ -174,7 +168,6 @@ impl Held {
     }
 }
 
-/// Makes the failure for a lost lock after an unanswered settlement.
 pub(super) fn unsettled(why: &str) -> Failure {
     Failure::Transient {
         why: format!(
@@ -196,7 +189,6 @@ fn lose(state: &mut State, error: &BusError) -> Failure {
             why: error.why(),
         }
     };
-    // Send no more requests: an answer would concern nothing known.
     state.closed = Some(Closed::Failed(failure.clone()));
     failure
 }
@@ -225,7 +217,7 @@ impl Lock for Held {
         }
         let mut connection = self.connection(WHAT, give_up_at).await?;
         loop {
-            // Note it before sending: this call can be dropped at any await.
+            // Before sending: this call can be dropped at any await.
             let earlier = state.settling.replace(settlement.clone());
             let error = match self.ask(&connection, settlement, give_up_at).await {
                 Ok(()) => {
@@ -240,8 +232,8 @@ impl Lock for Held {
             if error.is_lost() {
                 return Err(lose(&mut state, &error));
             }
-            // Repeat an unsent settlement on the next connection. The caller decides about one that may have
-            // been done, by the rest of its lock.
+            // Repeat an unsent settlement on the next connection. For one that may have been done, the caller
+            // decides by the rest of its lock.
             let next = match &error {
                 BusError::Unsent(_) => self.after(&connection, error, give_up_at).await,
                 _ => Err(error),
@@ -256,13 +248,12 @@ impl Lock for Held {
 /// The service reports the end of a lock by its own wall clock, and never its length. The difference to this
 /// machine's clock counts only if a queue can have such a lock: between 5 s and 5 min. Otherwise one of the
 /// clocks is wrong, and the user's `--lock-time` counts, or the shortest lock. The first renewal, after 20 s at
-/// the latest, catches a clock that is off by less. So does the service: after a lock that ended too early, the
-/// following ones count as no longer, for an hour.
+/// the latest, catches a clock that is off by less. After a lock that ended too early, the following ones count
+/// as no longer, for an hour.
 ///
 /// Nothing here is a deadline: those count from the moment before a request was sent.
 #[derive(Debug)]
 pub(super) struct LockDuration {
-    /// Length that the user set.
     told: Option<Duration>,
     /// Time that a lock lasted although the service promised more; and when that was.
     most: Mutex<Option<(Duration, Instant)>>,
@@ -278,13 +269,12 @@ impl LockDuration {
         }
     }
 
-    /// Returns the length to assume before the first message.
     pub(super) fn at_first(&self) -> Duration {
         self.told.unwrap_or(SHORTEST)
     }
 
-    /// Returns the length of a lock that ends at `until`, at `now`; both in milliseconds since 1970, by the
-    /// service's clock and by this machine's. `at`: the same as `now`, by the clock that is never set.
+    /// Returns the length of a lock that ends at `until`, at `now`: milliseconds since 1970, by the service's
+    /// clock and by this machine's. `at` is `now` by the clock that is never set.
     pub(super) fn of(&self, until: Option<i64>, now: i64, at: Instant) -> Duration {
         if let Some(told) = self.told {
             return told;
@@ -308,7 +298,6 @@ impl LockDuration {
         plausible(until?.saturating_sub(now))
     }
 
-    /// Returns the length of a lock that ended early, while it counts.
     fn most(&self, at: Instant) -> Option<Duration> {
         let (most, since) = (*lock(&self.most))?;
         (at.since(since) < TAUGHT).then_some(most)
@@ -317,7 +306,7 @@ impl LockDuration {
     /// Notes that a lock that counts from `t0`, with the length `believed`, had ended at `at`.
     pub(super) fn ended_early(&self, t0: Instant, believed: Duration, at: Instant) {
         let after = at.since(t0);
-        // Do not correct the user's value: the lock may have been lost in another way.
+        // The user's value stays: the lock may have been lost in another way.
         if self.told.is_some() || after >= believed {
             return;
         }
@@ -347,7 +336,6 @@ impl LockDuration {
     }
 }
 
-/// Returns the length of a lock with so many milliseconds left, if a queue can have it.
 fn plausible(left: i64) -> Option<Duration> {
     let left = Duration::from_millis(u64::try_from(left).ok()?);
     (left >= SHORTEST - GRAIN && left <= LONGEST + GRAIN).then(|| left.min(LONGEST))
@@ -370,7 +358,6 @@ mod tests {
         lock_duration.of(until, NOW, at).as_secs()
     }
 
-    /// Ends a lock that was to last `believed` seconds.
     fn ended(lock_duration: &LockDuration, after: Duration, believed: u64) {
         lock_duration.ended_early(START, Duration::from_secs(believed), START + after);
     }
@@ -423,7 +410,6 @@ mod tests {
         let forgotten = START + second * 21 + TAUGHT;
         assert_eq!(seconds_at(&lock_duration, 40, forgotten - second), 21);
         assert_eq!(seconds_at(&lock_duration, 40, forgotten), 40);
-        // The next one counts by itself, from its own time.
         let ends = forgotten + second * 30;
         lock_duration.ended_early(forgotten, second * 40, ends);
         assert_eq!(seconds_at(&lock_duration, 40, ends + TAUGHT - second), 30);

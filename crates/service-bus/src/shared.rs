@@ -1,5 +1,5 @@
-//! State that the connection task shares with callers of the queue: the present connection
-//! ([`SharedConnection`]), and the messages that came by it ([`Prefetch`]).
+//! State that the connection task shares with callers of the queue: the present connection, and the messages
+//! that came by it.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -16,17 +16,15 @@ use trafficcop_azure::queue::Message;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 
-// Credit can lie for hours on an idle queue, and the lock counts from its giving: a message that may be older
+// Credit can lie for hours on an idle queue, and the lock counts from its giving. A message that may be older
 // than this, or than an eighth of its lock, is renewed before it is handed out.
 const OLD: Duration = Duration::from_secs(1);
 
-/// The present connection, and what is known of locks.
 pub(super) struct SharedConnection {
     state: watch::Sender<ConnectionStatus>,
     /// Signal that a caller waits for a connection.
     pub(super) hurry: Notify,
     pub(super) lock_duration: LockDuration,
-    /// Whether to settle on the link if possible, instead of through `$management`.
     pub(super) link_settle: bool,
 }
 
@@ -34,7 +32,6 @@ pub(super) struct SharedConnection {
 struct ConnectionStatus {
     connection: Option<Arc<Connection>>,
     error: Option<BusError>,
-    /// Number of failed attempts.
     failures: u64,
 }
 
@@ -65,7 +62,7 @@ impl SharedConnection {
     pub(super) fn failed(&self, why: BusError) {
         self.state.send_modify(|state| {
             state.error = Some(why);
-            // A count, and no flag: callers wait for failures from now on.
+            // A count, not a flag: each caller waits for failures from its own start on.
             state.failures += 1;
         });
     }
@@ -108,7 +105,7 @@ impl SharedConnection {
         })
     }
 
-    /// Waits for a failure after the first `failures`, and returns why.
+    /// Waits for a failure after the first `failures`.
     pub(super) async fn failing(&self, failures: u64) -> BusError {
         let mut state = self.state.subscribe();
         let failed = state.wait_for(|state| state.failures > failures).await;
@@ -117,7 +114,6 @@ impl SharedConnection {
     }
 }
 
-/// Message that came.
 pub(super) struct Taken {
     pub(super) message: Message,
     pub(super) held: Arc<Held>,
@@ -141,16 +137,14 @@ impl Taken {
 /// Messages between the link and the driver: how many may come, and those that were not handed out yet. Pure,
 /// except that it wakes waiting tasks.
 ///
-/// The connection task fills it, and `take`, which can be dropped at any moment, empties it. At any time,
-/// credit that is out, messages that are here and messages whose lock is being renewed are together never more
-/// than the driver wants.
+/// The connection task fills it; `take`, which can be dropped at any moment, empties it. Credit that is out,
+/// messages that are here and messages being renewed are together never more than the driver wants.
 ///
 /// # When a lock began
 /// The service locks a message when it sends it, somewhere between the giving of credit and the reading of the
 /// message. Only the first of these moments is safe to count from. Messages use credit in its order, so each
-/// counts from the moment before *its* credit was given. On a busy queue that is milliseconds ago. If it is
-/// longer ago than a small share of the lock (an idle queue, a pause of this process), the lock is renewed once
-/// before the message is handed out, and counts from the moment before that request.
+/// counts from the moment before *its* credit was given. If that is longer ago than a small share of the lock
+/// (an idle queue, a pause of this process), the lock is renewed once before the message is handed out.
 #[derive(Default)]
 pub(super) struct Prefetch {
     state: Mutex<State>,
@@ -182,7 +176,6 @@ impl State {
 }
 
 impl Prefetch {
-    /// Sets how many messages the driver wants at most.
     pub(super) fn want(&self, most: usize) {
         let mut state = lock(&self.state);
         if state.wanted != most && !state.closed {
@@ -191,7 +184,6 @@ impl Prefetch {
         }
     }
 
-    /// Hands out messages that are here and locked for long enough.
     pub(super) fn hand_out(&self, now: Instant) -> Vec<Message> {
         let mut state = lock(&self.state);
         let mut out = Vec::new();
@@ -199,7 +191,7 @@ impl Prefetch {
             && let Some(taken) = state.ready.pop_front()
         {
             if taken.is_old(now) {
-                // It became old while it lay here without a call to take it.
+                // It became old while it lay here.
                 state.old.push(taken);
                 self.changed.notify_one();
             } else {
@@ -231,17 +223,15 @@ impl Prefetch {
         state.credit.extend((0..count).map(|_| at));
     }
 
-    /// Returns how many messages may still come.
     pub(super) fn credit(&self) -> usize {
         lock(&self.state).credit.len()
     }
 
-    /// Notes a message; returns the moment before its credit was given, or none if there was no credit for it.
+    /// Notes a message; returns the moment before its credit was given, if there was credit for it.
     pub(super) fn came(&self) -> Option<Instant> {
         lock(&self.state).credit.pop_front()
     }
 
-    /// Forgets the credit of a connection that has ended.
     pub(super) fn forget_credit(&self) {
         lock(&self.state).credit.clear();
     }
@@ -272,18 +262,17 @@ impl Prefetch {
     pub(super) fn old(&self) -> Vec<Taken> {
         let mut state = lock(&self.state);
         let old = std::mem::take(&mut state.old);
-        // Do this under the same lock: otherwise they would be nowhere in between, and credit would be given
-        // for them.
+        // Under the same lock: otherwise they would be nowhere in between, and credit would be given for them.
         state.busy += old.len();
         old
     }
 
-    /// Keeps a message that was renewed. Returns it if it is not wanted any more; it then counts as here until
+    /// Keeps a message that was renewed. Returns an unwanted one, which counts as here until
     /// [`Prefetch::done`].
     #[must_use]
     pub(super) fn renewed(&self, taken: Taken, now: Instant) -> Option<Taken> {
         let mut state = lock(&self.state);
-        // It is one of those that are here.
+        // `>`, because it is itself one of those that are here.
         if state.closed || state.here() > state.wanted {
             return Some(taken);
         }
@@ -303,11 +292,10 @@ impl Prefetch {
         self.quiet.notify_waiters();
     }
 
-    /// Returns messages that are here and not wanted any more.
     pub(super) fn surplus(&self) -> Vec<Taken> {
         let mut state = lock(&self.state);
         let mut surplus = Vec::new();
-        // Take them from the end: those in front came first, and are handed out next.
+        // From the end: those in front came first, and are handed out next.
         while state.here() > state.wanted
             && let Some(taken) = state.ready.pop_back()
         {
@@ -327,7 +315,6 @@ impl Prefetch {
         here
     }
 
-    /// Waits until there is no more work on messages.
     pub(super) async fn settled(&self) {
         loop {
             let mut quiet = pin!(self.quiet.notified());

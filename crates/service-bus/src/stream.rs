@@ -1,10 +1,9 @@
 //! The stream under AMQP, and what is known of the connection on it: TCP without delay, TLS from the first
 //! byte, and an observer between the socket and the library ([`super::frame_scanner`]).
 //!
-//! [`super::amqp`] makes one for each connection. Its errors say what is wrong with the other side, because a
-//! new user meets them first. It must never go on without TLS if TLS is configured. It must never change, delay
-//! or swallow a byte, except from a malformed frame on, where the stream ends with an error, and after the end
-//! of the connection.
+//! Its errors name the fault of the other side, because a new user meets them first. It must never go on
+//! without TLS if TLS is configured. It must never change, delay or swallow a byte, except after a malformed
+//! frame or the end of the connection.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -48,8 +47,8 @@ pub(super) async fn connect(
     let unsent = |why: io::Error| BusError::Unsent(format!("{host}:{port}: {why}"));
     // A URL has an IPv6 address in brackets; neither resolver nor certificate knows them.
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    // tokio's own look-up panics if the machine has no thread to spare, and a command whose lock still lasts
-    // would end with this process.
+    // tokio's own look-up panics if the machine has no thread to spare, and every command would end with this
+    // process.
     let addresses = addresses(bare, port).await.map_err(unsent)?;
     let stream = trafficcop_azure::connect(&addresses).await;
     let stream =
@@ -96,18 +95,17 @@ pub(super) fn stranger(host: &str, port: u16, said: &[u8]) -> BusError {
     ))
 }
 
-/// State of one connection that all its users share: what was observed on it, and whether and why it has ended.
+/// State of one connection that all its users share.
 pub(super) struct ConnectionState {
     /// Time of the last received byte, which tells a lost answer from a dead connection.
     received: AtomicU64,
     receiving: Mutex<Receiving>,
-    /// Channels of the links that hold sessions, by their names: each has its own.
+    /// Channels of the links that hold sessions, by their names.
     channels: Mutex<HashMap<String, u16>>,
     changed: Notify,
     settled: Waiting<DeliveryState>,
     /// Time of the first request since which nothing was received; 0: something was.
     silent: AtomicU64,
-    /// Number of sessions held by its links.
     sessions: AtomicUsize,
     closed: watch::Sender<Option<BusError>>,
 }
@@ -158,7 +156,7 @@ impl ConnectionState {
             .expect(numbered(channel.unwrap_or_default(), delivery))
     }
 
-    /// Reserves a place like [`ConnectionState::expect`], for a delivery on a link that holds a session.
+    /// Like [`ConnectionState::expect`], for a delivery on a link that holds a session.
     pub(super) fn expect_on(&self, link: &str, delivery: u32) -> Expected<'_, DeliveryState> {
         let channel = lock(&self.channels).get(link).copied();
         self.settled
@@ -169,7 +167,6 @@ impl ConnectionState {
         let mut receiving = lock(&self.receiving);
         match event {
             FrameEvent::Attach { link, name } if name == receiving.name => {
-                // Of the five links here, only this one delivers messages.
                 receiving.link = Some(link);
             }
             FrameEvent::Attach { link, name } if name.contains(OF_SESSION) => {
@@ -210,7 +207,6 @@ impl ConnectionState {
         self.closed.borrow().is_some()
     }
 
-    /// Waits until it has ended, and returns why.
     pub(super) async fn closed(&self) -> BusError {
         let mut closed = self.closed.subscribe();
         let why = closed.wait_for(Option::is_some).await;
@@ -228,12 +224,10 @@ impl ConnectionState {
         self.forget_link(link);
     }
 
-    /// Forgets the link of this name, which was to have a session and does not live.
     pub(super) fn forget_link(&self, link: &str) {
         lock(&self.channels).remove(link);
     }
 
-    /// Returns how many links have a session, or are about to.
     #[cfg(test)]
     pub(super) fn links(&self) -> usize {
         lock(&self.channels).len()
@@ -268,8 +262,8 @@ impl ConnectionState {
     }
 }
 
-/// State as the owner of a connection, or of an attempt, has it: dropping it, for any reason, ends the
-/// connection and its stream ([`ConnectionState::close`]).
+/// State as the owner of a connection, or of an attempt, has it: dropping it closes the connection and its
+/// stream.
 pub(super) struct OwnState(pub(super) Arc<ConnectionState>);
 
 impl Deref for OwnState {
@@ -287,13 +281,12 @@ impl Drop for OwnState {
     }
 }
 
-/// Names a delivery among those of the whole connection.
 fn numbered(channel: u16, delivery: u32) -> String {
     format!("{channel}:{delivery}")
 }
 
 pub(super) fn observed(stream: Box<dyn Stream>, state: Arc<ConnectionState>) -> impl Stream {
-    // Observe only the incoming half: the library knows what goes out.
+    // Only the incoming half: the library knows what goes out.
     let (stream, write) = tokio::io::split(stream);
     let observer = FrameObserver {
         stream,
@@ -304,11 +297,9 @@ pub(super) fn observed(stream: Box<dyn Stream>, state: Arc<ConnectionState>) -> 
     tokio::io::join(observer, write)
 }
 
-/// Observer of the incoming half of a stream.
 struct FrameObserver {
     stream: ReadHalf<Box<dyn Stream>>,
     scanner: FrameScanner,
-    /// Whether a malformed frame came.
     malformed: bool,
     state: Arc<ConnectionState>,
 }
@@ -333,12 +324,12 @@ impl AsyncRead for FrameObserver {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // The library must see that end, too. It would wait for the other side's close for up to a minute, and
-        // meanwhile poll without a pause what it already knows to be over: a processor, for nothing.
+        // The library must see that end, too. Otherwise it waits up to a minute for the other side's close,
+        // polling without a pause: a processor, for nothing.
         if this.state.is_closed() {
             return Poll::Ready(Ok(()));
         }
-        // This is permanent: the beginning of the next frame is unknown.
+        // Permanent: the beginning of the next frame is unknown.
         if this.malformed {
             return Poll::Ready(Err(malformed()));
         }
