@@ -1,5 +1,5 @@
-//! Accounts: address and credential of a storage service, from environment variables that Azure's tools read, a URL
-//! with a SAS, or the emulator's well-known account.
+//! Accounts: address and credential of a storage service, from Azure's environment variables, a URL with a SAS,
+//! or the emulator's well-known account.
 
 use std::fmt;
 use std::sync::Arc;
@@ -56,9 +56,9 @@ impl fmt::Debug for Account {
 }
 
 impl Account {
-    /// Finds the account's blob service in the environment (`get`), the flags, and the lock's URL if it is one. Sources
-    /// that agree overlap; sources that contradict each other are refused. Sends no request, and reads no certificates
-    /// except those of `--ca-file`.
+    /// Finds the account's blob service in the environment (`get`), the flags, and the lock's URL if it is one.
+    /// Sources that contradict each other are refused. Sends no request, and reads no certificates except those
+    /// of `--ca-file`.
     pub fn find(
         get: &dyn Fn(&str) -> Option<String>,
         options: &AuthOptions,
@@ -93,7 +93,7 @@ impl Account {
         url: Option<&Url>,
         own: Option<Credential>,
     ) -> Result<Account, AccountError> {
-        // Earlier sources decide what a later one may add, and a URL with a SAS may override all of them.
+        // Earlier sources decide what a later one may add; a URL with a SAS may override all.
         let mut found = AccountBuilder::about(service);
         found.own = own;
         let url = url.map(split_url).transpose()?;
@@ -166,7 +166,8 @@ impl Account {
         Ok(None)
     }
 
-    /// Shares the account's token with processes that will be forked. `make` is called only if there are tokens.
+    /// Shares the account's token with processes that will be forked. `make` is called only if there are
+    /// tokens.
     #[cfg(feature = "entra")]
     pub fn with_shared_token(
         mut self,
@@ -289,7 +290,7 @@ impl Account {
             client: Arc::clone(&self.client),
         });
         ClientOptions {
-            // Last, so that what they sign is what is sent; each call has its id by then.
+            // Last, so that what they sign is what is sent.
             per_try_policies: signing.into_iter().chain([own_answers as _]).collect(),
             // The clients' retries outlast a lease (74 to 82 s), and would repeat what may have been done.
             retry: RetryOptions::none(),
@@ -313,7 +314,7 @@ impl Account {
 
     /// Returns the account with a new client and clock, for a forked process.
     pub fn in_another_process(&self, clock: ServiceClock) -> Account {
-        // The parent's last requests may still be on their way, so nothing is shared.
+        // The parent's last requests may still be on their way.
         let client = Arc::new(self.client.anew());
         let credential = match &self.credential {
             #[cfg(feature = "entra")]
@@ -403,7 +404,8 @@ pub struct Service {
     // Its address in an emulator without options.
     pub(super) emulator: &'static str,
     pub(super) differs: &'static str,
-    // Connections to keep open: each message in work renews its lock; a lease needs one, and a second for reads.
+    // Connections to keep open: each message in work renews its lock; a lease needs one, and a second for
+    // reads.
     pub(super) idle: usize,
 }
 

@@ -1,6 +1,7 @@
 //! Choice of the credential, for storage accounts and Service Bus, and the certificates that https trusts.
 //!
-//! It must never take one of two credentials that contradict each other, or give a token to plain http or plain TCP.
+//! It must never take one of two credentials that contradict each other, or give a token to plain http or plain
+//! TCP.
 
 use std::fmt;
 use std::fs::File;
@@ -55,7 +56,6 @@ pub(super) fn trimmed(get: &Env<'_>) -> impl Fn(&str) -> Option<String> {
     }
 }
 
-/// Refuses a value in quotes; no credential has any.
 pub(super) fn refuse_quotes(name: &str, text: Option<&str>) -> Result<(), AccountError> {
     match text.filter(|text| text.starts_with(['"', '\''])) {
         None => Ok(()),
@@ -82,7 +82,6 @@ pub(super) fn connection_string<'a>(
     parts.collect()
 }
 
-/// Returns the error for a misspelt or unsupported part.
 pub(super) fn unknown_part(part: &str, source: &str) -> AccountError {
     // It could be a key without its name.
     let is_word = part.len() <= 32 && part.bytes().all(|byte| byte.is_ascii_alphabetic());
@@ -136,7 +135,6 @@ pub enum Auth {
 }
 
 impl Auth {
-    /// Returns the flag and its value as a user types them.
     pub(super) fn flag(self) -> String {
         // Without clap, which the library may not have.
         format!("--auth {self:?}").to_lowercase()
@@ -217,7 +215,6 @@ impl Credential {
     }
 }
 
-/// A key or a signature with its source.
 pub(super) struct Found {
     pub(super) credential: Credential,
     // Kind and source, for messages.
@@ -228,7 +225,6 @@ pub(super) struct Found {
     pub(super) is_meant: bool,
 }
 
-/// Everything that was found, with errors for what is missing.
 pub(super) struct Offered {
     pub(super) key: Result<Found, AccountError>,
     pub(super) sas: Result<Found, AccountError>,
@@ -238,8 +234,8 @@ pub(super) struct Offered {
     pub(super) needed: Result<(), AccountError>,
 }
 
-/// Chooses the credential; `None` is a token of Entra ID. Refuses two where one is needed: an operator who set both may
-/// mean either, and the wrong one can open another account.
+/// Chooses the credential; `None` is a token of Entra ID. Refuses two where one is needed: an operator who set
+/// both may mean either, and the wrong one can open another account.
 pub(super) fn choose(
     auth: Auth,
     offered: Offered,
@@ -249,7 +245,8 @@ pub(super) fn choose(
         Auth::Key => Ok(Some(offered.key?.credential)),
         Auth::Sas => Ok(Some(offered.sas?.credential)),
         Auth::Auto => {
-            // A managed identity is not named: the machine has one or not. If no token can be sent, none contradicts.
+            // A managed identity is not named: the machine has one or not. If no token can be sent, none
+            // contradicts.
             let named = variables::named(env).filter(|_| cfg!(feature = "entra"));
             let named = named.filter(|_| offered.token.is_ok());
             match (offered.key, offered.sas, named) {
@@ -343,8 +340,8 @@ impl CaCertificates {
         self.0.iter().filter_map(move |der| certificate(der))
     }
 
-    /// Returns the transport's trust, for a connection without HTTP. Loading the system's authorities is slow, so call
-    /// it once the address is valid.
+    /// Returns the trust for a connection without HTTP. Loading the system's authorities is slow: first check
+    /// the address.
     pub(super) fn tls(&self) -> Result<rustls::ClientConfig, AccountError> {
         use rustls_platform_verifier::Verifier;
         let refuse = |why: rustls::Error| {

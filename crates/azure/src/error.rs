@@ -1,5 +1,5 @@
-//! Meaning of the service's errors: the five meanings of [`Failure`], and one line for a person, with the status, the
-//! service's own error code and trafficcop's words, but never a URL's query, a header or a body.
+//! Meaning of the service's errors: the five meanings of [`Failure`], and one line for a person. That line
+//! never holds a URL's query, a header or a body.
 
 use std::time::Duration;
 
@@ -102,7 +102,7 @@ pub enum ServiceError {
         code: Option<String>,
         /// The header that the service does not accept.
         header: Option<String>,
-        /// A proxy or a portal answered with a web page, not the service.
+        /// A proxy or a portal answered with a web page.
         page: bool,
         /// Delay that the service asked for.
         retry_after: Option<Duration>,
@@ -117,7 +117,7 @@ pub enum ServiceError {
     Stale,
     /// The request could not be built.
     Ours(String),
-    /// The credential was refused a token: nothing was sent.
+    /// The credential got no token: nothing was sent.
     Denied(String),
 }
 
@@ -163,7 +163,7 @@ impl ServiceError {
         let header = |name| header(raw.headers(), name);
         let body: &[u8] = raw.body().as_ref();
         let start = body.trim_ascii_start().get(..5).unwrap_or_default();
-        // Portals do not always declare a page, and one with the status 404 must not pass for "no such blob", a
+        // Portals do not always declare a page. One with the status 404 must not pass for "no such blob", a
         // definite loss.
         let page = header("content-type").is_some_and(|kind| kind.contains("text/html"))
             || start.eq_ignore_ascii_case(b"<html")
@@ -266,7 +266,7 @@ impl ServiceError {
             ServiceError::Unsent(_) | ServiceError::Denied(_) => false,
             // The service may have given up at any point, whatever the code.
             ServiceError::Answer { status: 408, .. } => true,
-            // A 5xx can follow the change, and without the service's code it may be from a proxy that forwarded the
+            // A 5xx can follow the change. Without the service's code it may be from a proxy that forwarded the
             // request.
             ServiceError::Answer { .. } => !self.is_refusal(),
             ServiceError::Silence(_) | ServiceError::Stale | ServiceError::Ours(_) => true,
@@ -360,8 +360,8 @@ impl ServiceError {
         })
     }
 
-    /// Returns the meaning outside a tenure. `proven`: this operation succeeded before, so all refusals are doubt
-    /// except those of the credential.
+    /// Returns the meaning outside a tenure. `proven`: this operation succeeded before, so all refusals are
+    /// doubt except those of the credential.
     pub fn failure(&self, operation: Operation, target: &str, proven: bool) -> Failure {
         let denied = match self {
             ServiceError::Ours(_) => false,
@@ -372,12 +372,12 @@ impl ServiceError {
                 page: false,
                 ..
             } => match (status, code.as_deref()) {
-                // From the service a refusal at any time; a new credential ends it.
+                // Even if proven; a new credential ends it.
                 (401 | 403, Some(_))
                 | (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => true,
                 _ if proven => return self.doubt(operation),
                 (401 | 403, _) => true,
-                // A deletion takes a while. A condition that is not met means that another candidate was faster.
+                // A deletion takes a while. If a condition is not met, another candidate was faster.
                 (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet"))
                 | (408 | 429, _) => return self.doubt(operation),
                 // The service rules it out: a name, a kind of blob, a version.
@@ -427,7 +427,6 @@ pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// Returns the header's name from the body of a refusal, letters and digits only.
 fn header_named_in(body: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body).ok()?;
     let (_, rest) = text.split_once("<HeaderName>")?;
@@ -443,7 +442,8 @@ fn clean(code: &str) -> String {
         .collect()
 }
 
-/// Checks that the answer names its API version: storage always does, a portal that answers anything with 200 does not.
+/// Checks that the answer names its API version: storage always does, a portal that answers anything with 200
+/// does not.
 pub fn of_the_service(headers: &Headers) -> Result<(), ServiceError> {
     match header(headers, "x-ms-version") {
         Some(_) => Ok(()),

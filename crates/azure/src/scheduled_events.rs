@@ -1,9 +1,8 @@
-//! Azure's announcements for this virtual machine (freeze, reboot, redeployment, preemption, termination), read from
-//! the metadata service while this instance competes.
+//! Azure's announcements for this virtual machine (freeze, reboot, redeployment, preemption, termination), read
+//! from the metadata service while this instance competes.
 //!
-//! A separate task tells the core when the machine is cordoned, and learns by [`EventFollower::idle`] that nothing of
-//! trafficcop runs here any more. An endpoint that is missing, hangs or answers nonsense stops no instance; it is only
-//! read less often. Announcements must never delay or judge a lease, and never need TLS.
+//! An endpoint that is missing, hangs or answers nonsense stops no instance; it is only read less often.
+//! Announcements must never delay or judge a lease, and never need TLS.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -21,18 +20,17 @@ use trafficcop_core::Cordon;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::retry::Backoff;
 
-// Time between two reads, ±20 %. Azure allows one a second, and the shortest notice (of a preemption) is 30 seconds,
-// of which a drain needs most.
+// Time between two reads, ±20 %. Azure allows one a second. The shortest notice (of a preemption) is 30
+// seconds, of which a drain needs most.
 const PACE: Duration = Duration::from_secs(5);
 // Longest pause if the endpoint has answered before: less than the shortest notice.
 const SHORT_PAUSE: Duration = Duration::from_secs(20);
 // Longest pause if it never has: this may not be a machine of Azure.
 const LONG_PAUSE: Duration = Duration::from_secs(300);
-// Least time between two reads.
 const LEAST: Duration = Duration::from_secs(1);
 // The very first request enables the events for the machine and may take minutes; then a later one reads them.
 const LIMIT: Duration = Duration::from_secs(5);
-// A document is a few hundred bytes; a longer answer is not Azure's.
+// A document is a few hundred bytes.
 const ANSWER_LIMIT: usize = 256 * 1024;
 const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 const NAME: &str = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
@@ -88,7 +86,8 @@ impl EventFollower {
         EventFollower { words, idle, first }
     }
 
-    /// Waits at most `limit` for the first read, so that an instance knows earlier announcements before it competes.
+    /// Waits at most `limit` for the first read, so that an instance knows earlier announcements before it
+    /// competes.
     pub async fn first(&mut self, limit: Duration) -> Option<Cordon> {
         let looked = async {
             while !*self.first.borrow_and_update() {
@@ -115,9 +114,7 @@ struct Follower {
     // They stay in the document until they begin.
     approved: Vec<String>,
     failures: u32,
-    // Whether the log has the failure.
     told: bool,
-    // Whether the endpoint has ever answered.
     ever: bool,
 }
 
@@ -128,7 +125,7 @@ impl Follower {
                 Ok(()) => self.works(),
                 Err(why) => self.fails(&why),
             }
-            // After a failure as well: no instance waits for an endpoint that is absent.
+            // After a failure as well: no instance waits for an absent endpoint.
             self.looked.send_replace(true);
             self.pause().await;
         }
@@ -172,7 +169,7 @@ impl Follower {
     async fn look(&mut self) -> Result<(), String> {
         let (text, date) = self.ask(Method::GET, EVENTS, None).await?;
         let document = Document::parse(&text)?;
-        // Nearly always true. Then nothing depends on the name.
+        // Nearly always true; then the name is not needed.
         if document.is_empty() {
             self.hears(None);
             return Ok(());
@@ -210,8 +207,8 @@ impl Follower {
         self.said = announced;
     }
 
-    /// Approves waiting announcements once nothing is in the way: then Azure acts at once, not at the end of its
-    /// notice.
+    /// Approves waiting announcements once nothing is in the way: then Azure acts at once, not at the end of
+    /// its notice.
     async fn approve(&mut self) -> Result<(), String> {
         if !self.config.ack || !*self.idle.borrow_and_update() {
             return Ok(());
@@ -289,7 +286,6 @@ pub struct Endpoint(Url);
 pub struct EndpointError;
 
 impl Default for Endpoint {
-    /// Azure's address.
     fn default() -> Endpoint {
         let url = Url::parse("http://169.254.169.254").expect("a constant that is a URL");
         Endpoint(url)
@@ -356,7 +352,7 @@ struct Announced {
     waiting: Vec<String>,
 }
 
-// Order: what has begun, then what has a time, earliest first, then the rest.
+// What has begun, then what has a time, earliest first, then the rest.
 type Rank = (bool, bool, Option<OffsetDateTime>);
 
 impl Document {
@@ -368,8 +364,8 @@ impl Document {
         self.events.is_empty()
     }
 
-    /// Returns what the document announces for the machine of this name; it was read at `now`, with `date` on the
-    /// service's clock.
+    /// Returns what the document announces for this machine; it was read at `now`, with `date` on the service's
+    /// clock.
     fn announced_for(&self, name: &str, now: Instant, date: OffsetDateTime) -> Option<Announced> {
         let ours = self.events.iter().filter_map(|entry| {
             let (_, kind) = KINDS.iter().find(|(kind, _)| *kind == entry.event_type)?;
@@ -410,7 +406,6 @@ impl Document {
     }
 }
 
-/// Returns whether the text can be an identifier, which trafficcop shows and sends back.
 fn is_id(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=ID_LIMIT).contains(&text.len()) && text.chars().all(fits)

@@ -3,14 +3,14 @@
 //! **A lock** is a message's visibility timeout, and its key a *pop receipt*, which every update replaces; see
 //! `storage/lock.rs`.
 //!
-//! **One second more.** The service reports the ends of locks in whole seconds, and nothing promises that it keeps them
-//! more precisely. So trafficcop requests one second more than it counts on.
+//! **One second more.** The service reports the ends of locks in whole seconds, and may keep them no more
+//! precisely. So trafficcop requests one second more than it counts on.
 //!
-//! **A message that expires** is gone for all workers, which differs from a lost one: its command may finish. Azure
-//! locks a message beyond its expiry when a worker takes it, and never by a renewal. So a message taken less than one
-//! lock before it expires is never renewed: no other worker can get it. One that was taken earlier is held until the
-//! end of the last lock that the service grants, and its command is stopped before that: another worker can get the
-//! message in the rest of its time.
+//! **A message that expires** is gone for all workers: its command may finish. Azure locks a message beyond its
+//! expiry only when a worker takes it, never by a renewal. So a message taken less than one lock before it
+//! expires is never renewed: no other worker can get it. One taken earlier is held until the end of the last
+//! lock that the service grants. Its command is stopped before that: another worker can get the message
+//! afterwards.
 
 mod client;
 mod lock;
@@ -48,9 +48,9 @@ const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 pub struct Config {
     /// The queue.
     pub target: Target,
-    /// The account ([`Account::find_queue`]) with its credential.
+    /// The account ([`Account::find_queue`]).
     pub account: Account,
-    /// Lock duration of a message; whole seconds, 2 s to 7 days.
+    /// Lock duration: whole seconds, 2 s to 7 days.
     pub lock_time: Duration,
     /// Encoding of the senders; `None` passes the text on unchanged.
     pub encoding: Option<Encoding>,
@@ -80,11 +80,9 @@ pub enum OpenError {
 pub struct StorageQueue {
     service: Arc<Service>,
     encoding: Option<Encoding>,
-    /// Whether the log has the warning about text that may be base64.
     warned: AtomicBool,
     max_body: usize,
     create: bool,
-    /// Whether taking has succeeded before.
     proven: AtomicBool,
     deleted: AtomicBool,
     account: Account,
@@ -165,7 +163,7 @@ impl StorageQueue {
             attempt: told.attempt,
             t0,
             lock_time: self.service.lock_time,
-            // This worker set the lock duration, so it need not trust another machine's clock.
+            // This worker set the lock duration: no other machine's clock matters.
             first_renewal: None,
             body: encoding.read(&told.text, self.max_body),
             about: About {
@@ -173,7 +171,7 @@ impl StorageQueue {
                 ..told.about.clone()
             },
             id: told.id.clone(),
-            // The core counts with the same end: before that no other worker has the message.
+            // The core counts with the same end.
             lock: Arc::new(Held::new(
                 Arc::clone(&self.service),
                 told,
@@ -216,8 +214,8 @@ impl Queue for StorageQueue {
             }
             Err(error) => return Err(told(error, Operation::LookAtQueue)),
         }
-        // Without the right to update, no lock could be renewed: each message would be taken, its command killed at the
-        // end of the first lock, and all of them would end in the poison queue.
+        // Without the right to update, no lock could be renewed: each command would be killed at the end of its
+        // first lock, and all messages would end in the poison queue.
         match client.update(NOBODY, NOBODY, 0, give_up_at).await {
             Err(
                 error @ ServiceError::Answer {
@@ -349,7 +347,7 @@ impl Target {
     /// Returns the name of the poison queue: the one `named`, else `QUEUE-poison`.
     pub fn poison(&self, named: Option<&str>) -> Result<String, TargetError> {
         let Some(name) = named else {
-            // The error names the flag, because the user did not type the name that is too long.
+            // The error names the flag: the user did not type the name that is too long.
             let name = format!("{}{POISON}", self.queue);
             return match check(&name) {
                 Ok(()) => Ok(name),
