@@ -1,7 +1,5 @@
-//! [`BusError`]: failures of the service, and the meaning of each as a [`Failure`].
-//!
-//! The AMQP library has an error type for each operation; in all of them it only matters whether the service
-//! itself refused, and in which words.
+//! Failures of the service, and the meaning of each as a [`Failure`]. Of the AMQP library's many error types it
+//! only matters whether the service itself refused, and in which words.
 
 use std::time::Duration;
 
@@ -25,7 +23,6 @@ pub(super) const BUSY: Duration = Duration::from_secs(4);
 pub(super) enum BusError {
     /// The service itself refused, or the library because it knows that the service would.
     Refused {
-        /// Status of an answer to a request.
         status: Option<i64>,
         /// Condition, such as `amqp:not-found`; can be empty.
         condition: String,
@@ -62,7 +59,6 @@ impl BusError {
         }
     }
 
-    /// Whether it may have been done nevertheless.
     pub(super) fn is_unclear(&self) -> bool {
         match self {
             BusError::Unanswered(_) => true,
@@ -70,12 +66,10 @@ impl BusError {
             BusError::Refused { status, .. } => status.is_some_and(|status| {
                 status == 408 || (500..=599).contains(&status) && !self.is_busy()
             }),
-            // A request that was never sent has changed nothing: it can be repeated without a doubt.
             BusError::Unsent(_) | BusError::Unusable(_) => false,
         }
     }
 
-    /// Whether the lock of the message is definitely lost.
     pub(super) fn is_lost(&self) -> bool {
         // Only these refusals are final: all others, "not authorised" included, can pass while the lock lasts.
         self.status() == Some(410)
@@ -96,7 +90,6 @@ impl BusError {
         self.condition() == "amqp:unauthorized-access" || matches!(self.status(), Some(401 | 403))
     }
 
-    /// Returns advice for a refused token, besides rights.
     fn hint(&self) -> &'static str {
         match self {
             BusError::Refused { text, .. } if text.contains("ExpiredToken") => {
@@ -106,7 +99,7 @@ impl BusError {
         }
     }
 
-    /// Whether the request was refused for its content, and would be again: too large, or malformed.
+    /// Whether the request was refused for its content: too large, or malformed.
     pub(super) fn is_refused_for_good(&self) -> bool {
         matches!(self, BusError::Refused { status: Some(400 | 403 | 413), condition, .. }
             if condition.contains("size") || condition.contains("argument"))
@@ -143,8 +136,7 @@ impl BusError {
         }
     }
 
-    /// Returns its meaning at the start, when the queue `name` was to be opened. `sessions`: the user set
-    /// `--sessions`.
+    /// Returns its meaning when the queue `name` was to be opened. `sessions`: the user set `--sessions`.
     pub(super) fn at_first(&self, name: &str, sessions: bool) -> Missing {
         let fatal = |why: String, denied| Failure::Fatal { why, denied }.into();
         match self {
@@ -217,7 +209,6 @@ pub(super) fn one_line(text: &str) -> String {
     words.join(" ").chars().take(MOST).collect()
 }
 
-/// Makes the error of a connection, session or link that ended without the service's reason.
 fn cut(why: impl ToString) -> BusError {
     BusError::Unanswered(why.to_string())
 }

@@ -1,14 +1,13 @@
-//! Reads along the service's frames, for the few things that the AMQP library does not pass on. Pure.
+//! Reads along the service's frames, for what the AMQP library does not pass on. Pure.
 //!
-//! These are: that a link has used up its credit (`flow` with `drain`), how many messages it delivered until
-//! then, and how the service answered a disposition. It changes no byte, and skips what it does not understand:
-//! the library judges that.
+//! It reports that a link has used up its credit (`flow` with `drain`), how many messages it delivered until
+//! then, and how the service answered a disposition. It skips what it does not understand: the library judges
+//! that.
 
-// Number of bytes of a frame that are examined; the fields in question are at its beginning.
+// Examined bytes of a frame; the fields in question are at its beginning.
 const KEEP: usize = 2048;
 // No frame is shorter than its own header.
 const HEADER: usize = 8;
-/// Length of the size field, with which a frame begins.
 const SIZE: usize = 4;
 
 /// Event in the stream.
@@ -16,7 +15,7 @@ const SIZE: usize = 4;
 pub enum FrameEvent {
     /// Service's end of a link, and the handle that stands for it.
     Attach {
-        /// Number of the link.
+        /// The link.
         link: LinkState,
         /// Name that this process gave it.
         name: String,
@@ -29,9 +28,9 @@ pub enum FrameEvent {
     Settled {
         /// Channel on which they are numbered.
         channel: u16,
-        /// Number of the first delivery.
+        /// First delivery.
         first: u32,
-        /// Number of the last delivery.
+        /// Last delivery.
         last: u32,
         /// Their state.
         said: DeliveryState,
@@ -59,9 +58,7 @@ pub enum DeliveryState {
 /// Splits a stream of bytes into frames.
 #[derive(Debug, Default)]
 pub struct FrameScanner {
-    /// Beginning of the present frame.
     head: Vec<u8>,
-    /// Number of its bytes seen so far.
     seen: usize,
 }
 
@@ -77,7 +74,7 @@ impl FrameScanner {
             let rest = bytes.get(at..).unwrap_or_default();
             let wanted = self.size().unwrap_or(SIZE);
             let part = rest.len().min(wanted.saturating_sub(self.seen));
-            // A transfer can be 100 MB long: count the rest of it without keeping it.
+            // A transfer can be 100 MB long: count its rest without keeping it.
             let kept = KEEP.saturating_sub(self.head.len()).min(part);
             self.head.extend(rest.iter().take(kept));
             self.seen += part;
@@ -98,11 +95,9 @@ impl FrameScanner {
         Ok(())
     }
 
-    /// Returns the size of the present frame, once it is known.
     fn size(&self) -> Option<usize> {
         let size: [u8; SIZE] = self.head.get(..SIZE)?.try_into().ok()?;
         if &size == b"AMQP" {
-            // A protocol header.
             return Some(HEADER);
         }
         Some(u32::from_be_bytes(size) as usize)
@@ -113,12 +108,12 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
     let [_, _, _, _, offset, kind, channel @ ..] = frame.get(..HEADER)? else {
         return None;
     };
-    // SASL has frames of its own with the same codes.
+    // SASL's own frames use the same codes.
     if *kind != 0 || frame.starts_with(b"AMQP") {
         return None;
     }
     let channel = u16::from_be_bytes(channel.try_into().ok()?);
-    // The header may have extra bytes: its second field counts units of four bytes.
+    // The second field counts the header in units of four bytes.
     let mut rest = ByteReader(frame.get(usize::from(*offset) * 4..)?);
     let (code, mut fields) = rest.described_list()?;
     match code {
@@ -131,7 +126,7 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
         }
         0x13 => {
             fields.skip(4)?;
-            // A flow about the session has no handle, and concerns no link.
+            // A flow about the session has no handle.
             let handle = fields.uint()??;
             fields.skip(1)?;
             let credit = fields.uint()??;
@@ -192,7 +187,7 @@ impl<'a> ByteReader<'a> {
         )
     }
 
-    /// Reads a described list: its code, and its content. Fields at the end of a list may be absent.
+    /// Reads a described list: its code, and its content. Fields at the end may be absent.
     fn described_list(&mut self) -> Option<(u64, ByteReader<'a>)> {
         if self.byte()? != 0 {
             return None;
@@ -218,7 +213,6 @@ impl<'a> ByteReader<'a> {
         Some((code, list))
     }
 
-    /// Skips so many values, including those that are absent at the end of a list.
     fn skip(&mut self, count: usize) -> Option<()> {
         for _ in 0..count {
             if self.0.is_empty() {
@@ -235,7 +229,7 @@ impl<'a> ByteReader<'a> {
             self.value()?;
             return self.value();
         }
-        // The upper half of a type tells its width: so unknown types can be skipped, too.
+        // The upper half of a type tells its width: so unknown types can be skipped.
         let width = match code >> 4 {
             0x4 => 0,
             0x5 => 1,
@@ -266,7 +260,6 @@ impl<'a> ByteReader<'a> {
         u32::try_from(number).ok().map(Some)
     }
 
-    /// Reads a boolean; false if it is null or absent.
     fn truth(&mut self) -> Option<bool> {
         let Some(code) = self.byte() else {
             return Some(false);
@@ -345,7 +338,7 @@ mod tests {
         let payload = vec![0x53; payload];
         let parts = [
             b"AMQP\x03\x01\x00\x00".to_vec(),
-            // A frame of SASL with the code of a disposition.
+            // SASL, with the code of a disposition.
             vec![0, 0, 0, 12, 2, 1, 0, 0, 0, 0x53, 0x15, 0x45],
             b"AMQP\x00\x01\x00\x00".to_vec(),
             frame(0x12, &[b"\xa1\x02me", b"\x52\x03", b"\x42"], b""),

@@ -1,13 +1,9 @@
 //! Sessions in AMQP: the link that holds one, the requests about one, and the task that reads its link until it
 //! ends.
 //!
-//! Only [`super::session`] calls it; with [`super::amqp`] it knows the AMQP library. It decides nothing.
-//!
 //! A receiver with a filter asks for a session, and the service answers the attach when it has one. That can
 //! take minutes, and the session is locked from some moment in between. So each such link has an AMQP session
-//! of its own: a caller that gives up ends that, once it has begun (`Connection::begin`), and with it a lock
-//! that was granted meanwhile. Only a reader notices that a link has ended, and a workload with a command to
-//! kill must not have to ask: so a task reads each link, and also sends on it.
+//! of its own: a caller that gives up ends that, and with it a lock that was granted meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -32,7 +28,6 @@ use trafficcop_core::clock::Instant;
 const FILTER: &str = "com.microsoft:session-filter";
 // Time that the service waits for a session before it answers that there is none.
 const TIMEOUT: &str = "com.microsoft:timeout";
-// Time that its answer may take on the way.
 const ON_THE_WAY: Duration = Duration::from_secs(5);
 
 pub(super) async fn attach_receiver(
@@ -66,9 +61,9 @@ pub(super) struct SessionLink {
 }
 
 impl SessionLink {
-    /// Ends the link, and with it the lock. Messages that were delivered and not settled stay unchanged.
+    /// Ends the link, and with it the lock. Unsettled messages stay unchanged.
     pub(super) async fn close(mut self, give_up_at: Instant) {
-        // End the link first: its answer confirms the end of the lock.
+        // The link first: its answer confirms the end of the lock.
         let closing = async {
             let _ = self.receiver.close().await;
             let _ = self.amqp.end().await;
@@ -103,8 +98,7 @@ impl Connection {
     }
 
     /// Begins an AMQP session, in a task of its own, because the waiting caller may be dropped. The library
-    /// would take the service's late answer for that of an unknown session, and end the connection, with
-    /// everything on it. A session without a taker ends when it is dropped.
+    /// would take the late answer for that of an unknown session, and end the whole connection.
     async fn begin(self: &Arc<Self>) -> Result<SessionHandle<()>, BusError> {
         let this = Arc::clone(self);
         let beginning = tokio::spawn(async move {
@@ -138,7 +132,7 @@ impl Connection {
         let given = receiver.source().as_ref().and_then(|it| it.filter.as_ref());
         let id = given.and_then(|filter| filter.get(&Symbol::from(FILTER)));
         let id = id.and_then(text).ok_or_else(|| {
-            // An attach without a session: the service may be about to end it, with the reason.
+            // The service may be about to end it, with the reason.
             BusError::Unanswered("the service gave a session without a name".into())
         })?;
         Ok(SessionLink {
@@ -226,8 +220,8 @@ impl Connection {
     }
 }
 
-/// Returns the number in an encoded message. The library cannot decode a message inside another's value. The
-/// service's annotations are at the beginning, before anything that a sender wrote.
+/// Returns the number in an encoded message: the library cannot decode one inside another's value. The
+/// service's annotations precede anything that a sender wrote.
 fn sequence_number(message: &[u8]) -> Option<i64> {
     const KEY: &[u8] = b"x-opt-sequence-number";
     let at = message.windows(KEY.len()).position(|part| part == KEY)?;
@@ -265,12 +259,12 @@ fn text(filter: &Value) -> Option<String> {
 
 pub(super) enum Want {
     Message,
-    /// Settle the last message in this way.
     Settle(Settlement),
     Close(Instant, oneshot::Sender<()>),
 }
 
-/// Task that reads the link of a session until it ends, even without messages: only a reader notices its end.
+/// Task that reads the link of a session, even without messages: only a reader notices its end, and a workload
+/// with a command to kill must not have to ask.
 pub(super) struct Reader {
     link: SessionLink,
     connection: Arc<Connection>,
@@ -309,20 +303,19 @@ impl Reader {
         let why = loop {
             let done = tokio::select! {
                 biased;
-                // Check the connection first: the link learns nothing through a dead one.
+                // First the connection: the link learns nothing through a dead one.
                 why = connection.ended() => break why.why(),
                 want = wants.recv() => match want {
                     Some(Want::Close(give_up_at, done)) => {
-                        // Report this before the end: from now on no caller may rely on it.
+                        // Before the end: from now on no caller may rely on it.
                         ended.send_replace(Some("it was given up".to_owned()));
                         connection.state.gives_up_session(&name);
                         self.link.close(give_up_at).await;
-                        // The caller may be gone.
                         let _ = done.send(());
                         return;
                     }
                     Some(want) => self.does(want).await,
-                    // No caller is left. Dropping the link ends it.
+                    // Dropping the link ends it.
                     None => break "it is not needed any more".to_owned(),
                 },
                 received = self.link.receiver.recv::<Body<Value>>() => self.received(received),

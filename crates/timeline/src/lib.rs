@@ -3,11 +3,11 @@
 //! ```text
 //! files ─ read ─▶ records ─ clocks ─▶ one time axis ─ tenures ─▶ judge ─▶ Timeline ─▶ text | JSON | SVG
 //! ```
-//! All of it is pure: it uses no clock, no store and no process, and the order of the logs does not matter.
+//! All of it is pure, and the order of the logs does not matter.
 //!
-//! Times are nanoseconds since 1970 on one axis. Events of one machine are ordered by its boot's clock, which never
-//! jumps; between machines only wall clocks can be compared. So each boot gets one distance to the wall clock, the one
-//! that most of its records agree on, and setting a clock in between changes nothing.
+//! Times are nanoseconds since 1970 on one axis. Events of one machine are ordered by its boot's clock, which
+//! never jumps; between machines only wall clocks can be compared. So each boot gets one distance to the wall
+//! clock, the median of its records': setting a clock in between changes nothing.
 
 mod judge;
 pub mod record;
@@ -88,13 +88,9 @@ pub struct Timeline {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Lock {
     name: String,
-    /// Instances, by first appearance.
     tracks: Vec<Track>,
-    /// Tenures, by beginning.
     tenures: Vec<Tenure>,
-    /// Times between two tenures without a holder.
     gaps: Vec<Gap>,
-    /// Times with two holders.
     overlaps: Vec<Overlap>,
 }
 
@@ -115,7 +111,6 @@ struct Track {
     rings: Vec<At>,
 }
 
-/// One process of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Run {
     pid: u32,
@@ -129,7 +124,6 @@ struct Run {
 /// One stretch of control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Tenure {
-    /// Number of the track.
     track: usize,
     pid: u32,
     /// The boot, and so the clock, of its times.
@@ -137,12 +131,11 @@ struct Tenure {
     token: Option<u64>,
     /// When it reported control.
     from: At,
-    /// Last moment at which a process of it certainly or possibly lived: the tree's end, or the last record if its end
-    /// was not seen.
+    /// Last moment at which a process of it possibly lived: the tree's end, or the last record if its end was
+    /// not seen.
     lived: At,
     end: End,
     cause: Option<String>,
-    /// The last deadline in its records.
     deadline: Option<At>,
     drains: Vec<(At, At)>,
     doubts: Vec<(At, At)>,
@@ -158,7 +151,7 @@ struct Tenure {
 enum Violation {
     /// The token is not greater than that of an earlier tenure.
     Token { earlier: u64 },
-    /// The command's deadline is not before the lease's end, but this much after it.
+    /// The command's deadline is this much after the lease's end.
     Deadline { after: At },
     /// A process of its command lived this much longer than the lease.
     Outlived { by: At },
@@ -173,7 +166,7 @@ enum End {
     Over(At),
     /// Not in the logs: the instance was killed, its machine died, or it goes on.
     Unseen {
-        /// Latest end: at the deadline, or when the next tenure began. `None` if unknown.
+        /// Latest end: at the deadline, or when the next tenure began.
         by: Option<At>,
         known_by: KnownBy,
     },
@@ -197,7 +190,6 @@ impl Tenure {
         matches!(self.end, End::Unseen { .. })
     }
 
-    /// Returns the end, as far as it is known.
     #[must_use]
     fn to(&self) -> At {
         match self.end {
@@ -207,10 +199,8 @@ impl Tenure {
     }
 }
 
-/// Span without a holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gap {
-    /// Number of the tenure before it.
     after: usize,
     from: At,
     to: At,
@@ -218,7 +208,6 @@ struct Gap {
     at_least: bool,
 }
 
-/// Span with two holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Overlap {
     /// Numbers of the tenures, the earlier one first.
@@ -229,14 +218,13 @@ struct Overlap {
     within_skew: bool,
 }
 
-// Two records of one boot that disagree by more were written before and after the clock was set: a slow writer takes
-// less.
+// Two records of one boot that disagree by more were written before and after the clock was set: a slow writer
+// takes less.
 const STEP: u64 = 250_000_000;
 
 /// Machine of a boot, and each record's moment with its distance to the wall clock.
 type Readings<'a> = (&'a str, Vec<(u64, i64)>);
 
-/// Identifies the clock of a record's boottime.
 fn boot(record: &Record) -> String {
     if record.boot_id.is_empty() {
         // At least the times of one process agree.
@@ -294,7 +282,6 @@ impl Clocks {
         (clocks, notes)
     }
 
-    /// Converts a moment of this boot to the common axis.
     fn at(&self, boot: &str, boottime_ns: u64) -> At {
         let distance = self.distances.get(boot).copied().unwrap_or(0);
         signed(boottime_ns).saturating_add(distance).max(0)
