@@ -17,7 +17,7 @@ use super::variables::{ENDPOINT, MODE};
 
 /// Variable with a connection string.
 pub const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
-/// Variable with the name of an account.
+/// Variable with an account's name.
 pub const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT";
 /// Variable with an account key.
 pub const KEY: &str = "AZURE_STORAGE_KEY";
@@ -27,7 +27,7 @@ pub(super) const SUFFIX: &str = "AZURE_STORAGE_ENDPOINT_SUFFIX";
 pub(super) const THE_URL: &str = "the URL";
 pub(super) const THE_FLAG: &str = "--emulator";
 
-/// Account of the emulator; its key is no secret, every Azurite has it.
+/// Account of the emulator; every Azurite has this key.
 pub(super) const EMULATOR: &str = "devstoreaccount1";
 pub(super) const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
@@ -35,12 +35,10 @@ pub(super) const EMULATOR_KEY: &str =
 type Result<T> = std::result::Result<T, AccountError>;
 // The variable, flag or URL, as messages name it.
 type Source = &'static str;
-/// A value with its first source.
 type Setting<T> = Option<(T, Source)>;
 
 pub(super) struct AccountBuilder {
     service: &'static Service,
-    // Whether a connection string was given.
     pub(super) string: bool,
     name: Setting<String>,
     key: Setting<String>,
@@ -98,7 +96,7 @@ impl AccountBuilder {
     }
 
     pub(super) fn key(&mut self, key: &str, source: Source) -> Result<()> {
-        // Otherwise only the first request would report a failed signature.
+        // Otherwise only the first request would report it.
         if azure_core::base64::decode(key).map_or(true, |bytes| bytes.is_empty()) {
             return Err(malformed(
                 format!("the account key in {source}"),
@@ -121,7 +119,7 @@ impl AccountBuilder {
     }
 
     pub(super) fn suffix(&mut self, suffix: &str, source: Source) -> Result<()> {
-        // The suffix becomes part of an address that receives the key's signatures.
+        // It becomes part of an address that receives the key's signatures.
         let label = |label: &str| {
             !label.is_empty()
                 && label
@@ -184,7 +182,7 @@ impl AccountBuilder {
                 "defaultendpointsprotocol" => self.protocol = Some(value.to_ascii_lowercase()),
                 "blobendpoint" | "queueendpoint" | "tableendpoint" | "fileendpoint"
                 | "dfsendpoint" | "webendpoint" => {}
-                // A replica is read-only, and a lease is not.
+                // A replica is read-only.
                 part if part.ends_with("secondaryendpoint") => {}
                 part => return Err(unknown_part(part, STRING)),
             }
@@ -330,7 +328,7 @@ impl AccountBuilder {
                     },
                     what: format!("the account key in {source}"),
                     typed: source == THE_FLAG,
-                    // The emulator's key is public and opens nothing else, so an identity does not contradict it.
+                    // The emulator's key opens nothing else, so an identity does not contradict it.
                     is_meant: known_key,
                 }),
             },

@@ -11,8 +11,7 @@ use trafficcop_core::util::spelt_out;
 pub struct SplitUrl {
     pub endpoint: Url,
     pub account: Option<String>,
-    // Below the account, without a leading slash. Still encoded: a blob's name may have encoded slashes as well as
-    // plain ones.
+    // Below the account. Still encoded: a blob's name may have encoded slashes as well as plain ones.
     pub path: String,
     pub sas: Option<String>,
 }
@@ -28,8 +27,8 @@ pub fn is_label(name: &str) -> bool {
         && !name.contains("--")
 }
 
-/// Splits a URL of a service: the account is the host's first label, or, for local hosts and IP addresses, the first
-/// part of the path.
+/// Splits a URL of a service: the account is the host's first label, or, for local hosts and IP addresses, the
+/// first part of the path.
 pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
     safe(url)?;
     let path = url.path().trim_start_matches('/');
@@ -103,9 +102,8 @@ pub(super) fn names_the_emulator(url: &Url) -> bool {
     url.scheme() == "http" && parts.next() == Some(EMULATOR)
 }
 
-/// Refuses all but https, and plain http to this machine: on the way to another one everyone could read a SAS, or take
-/// the lock with the lease id in the request. The emulator's account passes until its credential is known to be the
-/// public one.
+/// Refuses all but https, and plain http to this machine: on the way everyone could read a SAS, or take the
+/// lock with the lease id. The emulator's account passes until its credential is known to be the public one.
 pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
     match (url.scheme(), url.host_str()) {
         (_, None) => Err(malformed("the URL", "names no host")),

@@ -1,8 +1,8 @@
-//! Tokens of Entra ID from the official `azure_identity`: workload identity federation, a client secret, the machine's
-//! managed identity, or the login of the Azure CLI.
+//! Tokens of Entra ID from the official `azure_identity`: workload identity federation, a client secret, the
+//! machine's managed identity, or the login of the Azure CLI.
 //!
-//! This module adds what `azure_identity` lacks: trafficcop's transport and time limits, requests without retries (the
-//! crate would ask a metadata service for 72 seconds), and an `az` that ends when its time is up.
+//! This module adds trafficcop's transport and time limits, requests without retries (the crate would ask a
+//! metadata service for 72 seconds), and an `az` that ends when its time is up.
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -40,8 +40,7 @@ const METADATA: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 const LIMIT: Duration = Duration::from_secs(10);
 // The Azure CLI starts Python first, perhaps from a cold disk.
 const CLI_LIMIT: Duration = Duration::from_secs(30);
-// Life of a token that has expired on arrival: this machine's clock is wrong, not the token. It is used, and soon
-// replaced.
+// Life of a token that has expired on arrival: this machine's clock is wrong, not the token.
 const LEFT_AT_LEAST: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
@@ -113,8 +112,8 @@ impl fmt::Debug for Entra {
 }
 
 impl Entra {
-    /// Collects the sources that the environment and `auth` allow; does no I/O. The `endpoint` tells the cloud unless a
-    /// variable names an authority.
+    /// Collects the sources that the environment and `auth` allow; does no I/O. The `endpoint` tells the cloud
+    /// unless a variable names an authority.
     pub(super) fn new(
         auth: Auth,
         env: &Env<'_>,
@@ -181,8 +180,8 @@ impl Entra {
         Err(error)
     }
 
-    /// Creates a new credential for each request: the crate's cache would keep a token until five minutes before its
-    /// end, and the federated token's file for ten minutes, even if it was rotated after a refusal.
+    /// Creates a new credential for each request. The crate's cache would keep a token until five minutes
+    /// before its end, and the federated token's file for ten minutes, even after a refusal.
     async fn make(
         &self,
         source: &Source,
@@ -193,8 +192,8 @@ impl Entra {
         if !matches!(source, Source::Workload { .. }) {
             return Ok(credential(making, options));
         }
-        // The file may be on a mount that hangs, so the thread that renews the lease must not read it. No request waits
-        // for a thread that hangs, and the mutex stops each request from adding another.
+        // The file may be on a mount that hangs, so the thread that renews the lease must not read it. The
+        // mutex stops each request from adding another thread that hangs.
         let made = async {
             let reading = Arc::clone(&self.reading).lock_owned().await;
             let made = background_writer::apart("credential", move || {
@@ -227,8 +226,8 @@ impl Issuer for Entra {
     }
 
     async fn issue(&self) -> Result<Issued, Unissued> {
-        // A source that succeeded once stays: the machine's identity must not give way to a person's login because the
-        // metadata service hung for a moment.
+        // The machine's identity must not give way to a person's login because the metadata service hung for a
+        // moment.
         let range = match self.picked.get() {
             Some(at) => *at..*at + 1,
             None => 0..self.sources.len(),
@@ -249,7 +248,7 @@ impl Issuer for Entra {
         let alone = self.sources.len() == 1;
         let refused = errors.iter().all(|(source, error)| match error.kind {
             NoTokenKind::Refused => true,
-            // An absent managed identity does not count among several sources: outside Azure only the CLI decides.
+            // Outside Azure there is no managed identity: only the CLI decides.
             NoTokenKind::Absent => !alone && matches!(source, Source::Managed { .. }),
             NoTokenKind::Doubt => false,
         });
@@ -288,7 +287,7 @@ fn doubt(why: &str) -> NoToken {
     }
 }
 
-/// Converts an error of the crate if the transport has none: an unreadable file or answer, or an error of `az`.
+/// Converts an error that the transport does not know: an unreadable file or answer, or an error of `az`.
 fn of_the_crate(error: &Error) -> NoToken {
     let text = error.to_string();
     let first = text
@@ -298,8 +297,8 @@ fn of_the_crate(error: &Error) -> NoToken {
         .split_once("authentication failed.")
         .map_or(&*text, |(_, rest)| rest);
     let why = one_line(first);
-    // Phrases of the crate and of `az`. Anything else is doubt: at the start that is retried for half a minute, while a
-    // refusal ends the instance at once.
+    // Phrases of the crate and of `az`. Anything else is doubt: at the start that is retried for half a minute,
+    // while a refusal ends the instance at once.
     let refused = [
         "failed to read",
         "not found",
@@ -345,7 +344,6 @@ fn credential(
                 client_options,
             }))?
         }
-        // `az` connects by itself, within trafficcop's time limit.
         Source::Cli => AzureCliCredential::new(Some(AzureCliCredentialOptions {
             executor: Some(Arc::new(Cli)),
             ..AzureCliCredentialOptions::default()
@@ -388,8 +386,8 @@ fn sources(auth: Auth, env: &Env<'_>) -> Result<Vec<Source>, AccountError> {
         Some("workloadidentitycredential") => return Ok(vec![workload(env)?]),
         Some("managedidentitycredential") => return Ok(vec![managed()]),
         Some("azureclicredential" | "dev") => return Ok(vec![Source::Cli]),
-        // Settings for this workload go before what the machine happens to have. The CLI is last: it takes seconds, and
-        // is a person's login.
+        // Settings for this workload go before what the machine happens to have. The CLI is last: it takes
+        // seconds, and is a person's login.
         None => vec![managed(), Source::Cli],
         Some("prod") => vec![managed()],
         Some("environmentcredential") => vec![],
@@ -441,13 +439,12 @@ fn nearby(env: &Env<'_>, variable: &str) -> Result<Option<Url>, AccountError> {
     }
 }
 
-/// Finds the authority: the one that a variable names, or that of the endpoint's cloud. Services of one cloud refuse
+/// Finds the authority: the one that a variable names, or that of the endpoint's cloud, whose services refuse
 /// the tokens of another.
 fn cloud(env: &Env<'_>, endpoint: &Url) -> Result<Arc<CloudConfiguration>, AccountError> {
     let host = endpoint.host_str().unwrap_or_default();
     let cloud = match env(AUTHORITY) {
         Some(text) => {
-            // As in other tools, the scheme is optional.
             let text = match text.contains("://") {
                 true => text,
                 false => format!("https://{text}"),

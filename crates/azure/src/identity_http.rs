@@ -1,7 +1,7 @@
 //! HTTP of the official credentials over trafficcop's transport, and `az` with a time limit.
 //!
-//! It must never repeat a request, send plain http beyond this machine and its link, or show more of an answer than its
-//! error.
+//! It must never repeat a request, send plain http beyond this machine and its link, or show more of an answer
+//! than its error.
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,11 +25,9 @@ use trafficcop_core::util::{AwaitedChild, is_unprintable, lock};
 
 const METADATA: &str = "169.254.169.254";
 
-// A service this near connects at once or is absent, and then the Azure CLI is next. Outside Azure no host answers,
-// not even with a refusal.
+// A service this near connects at once or is absent. Outside Azure no host answers, not even with a refusal.
 const NEAR_LIMIT: Duration = Duration::from_secs(2);
 
-/// Error of a request for a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoToken {
     pub(super) why: String,
@@ -54,8 +52,8 @@ pub(super) struct IdentityHttp {
 }
 
 impl IdentityHttp {
-    /// Creates the transport. `secure` is the client for https; `metadata` is the metadata service's address, unless it
-    /// is the usual one.
+    /// Creates the transport. `secure` is for https; `metadata` is the metadata service's address, if not the
+    /// usual one.
     pub(super) fn new(secure: Arc<Client>, metadata: Option<Url>) -> IdentityHttp {
         IdentityHttp {
             secure,
@@ -71,8 +69,8 @@ impl IdentityHttp {
 
     fn fail<T>(&self, why: String, kind: NoTokenKind) -> Result<T> {
         *lock(&self.error) = Some(NoToken { why, kind });
-        // The crate does not retry this kind. It would retry the metadata service for 72 seconds, whatever its options
-        // say, and a lease is over by then.
+        // The crate does not retry this kind. Others it would retry for 72 seconds, whatever its options say,
+        // and a lease is over by then.
         Err(Error::with_message(ErrorKind::Other, "no token"))
     }
 }
@@ -126,7 +124,6 @@ impl HttpClient for IdentityHttp {
     }
 }
 
-/// Returns what an error of the transport says about the source.
 fn kind(error: &Error) -> NoTokenKind {
     let kernel_s = error.downcast_ref().map(io::Error::kind);
     match (error.kind(), kernel_s) {
@@ -145,8 +142,8 @@ fn kind(error: &Error) -> NoTokenKind {
     }
 }
 
-/// Returns error name and first sentence of an answer without a token, and whether the error calls itself temporary.
-/// The rest must not be shown: it could hold anything.
+/// Returns error name and first sentence of an answer without a token, and whether the error calls itself
+/// temporary. The rest could hold anything.
 fn said(body: &[u8]) -> (String, bool) {
     #[derive(Deserialize)]
     struct ErrorBody {
@@ -159,7 +156,7 @@ fn said(body: &[u8]) -> (String, bool) {
     };
     let passing = ["temporarily_unavailable", "server_error"].contains(&&*said.error);
     let first = said.error_description.lines().next().unwrap_or_default();
-    // The rest names the request and the time, so the log would report it as new at each attempt.
+    // The rest names the request and the time: each attempt would be news for the log.
     let first = first.split(" Trace ID").next().unwrap_or_default();
     let first = first.trim_end_matches('.');
     let joint = if first.is_empty() { "" } else { ", " };
@@ -189,8 +186,8 @@ pub(super) fn is_near(url: &Url) -> bool {
     }
 }
 
-/// Runs `az`, and kills it with all that it started when its caller stops waiting: `az` is often a shell script, and
-/// its Python would stay behind.
+/// Runs `az`. If its caller stops waiting, kills it with all that it started: `az` is often a shell script,
+/// whose Python would stay behind.
 #[derive(Debug)]
 pub(super) struct Cli;
 
@@ -213,7 +210,7 @@ impl Executor for Cli {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A Ctrl-C, which is for the command, does not reach it either.
+            // A Ctrl-C is for the command only.
             .process_group(0)
             .kill_on_drop(true);
         let (child, awaited) = AwaitedChild::spawn(|| command.spawn(), |child| child.id())?;
@@ -299,7 +296,7 @@ mod tests {
             }
         };
         drop(running);
-        // Or a zombie that its new parent has not reaped.
+        // A zombie counts as dead.
         let lives = || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             stat.contains("sleep") && !stat.contains(") Z ")

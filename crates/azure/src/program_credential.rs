@@ -1,5 +1,4 @@
-//! Tokens of a credential that the program created itself: any `TokenCredential` of the official libraries. Requests to
-//! it have a time limit.
+//! Tokens of a credential that the program created itself: any `TokenCredential` of the official libraries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -28,7 +27,7 @@ impl Issuer for ProgramCredential {
     }
 
     async fn issue(&self) -> Result<Issued, Unissued> {
-        // Not `refused`: an error of a foreign credential does not tell whether it is permanent.
+        // An error of a foreign credential does not tell whether it is permanent.
         let none = |why: String| Unissued {
             why: format!("no token from the program's credential: {why}"),
             refused: false,

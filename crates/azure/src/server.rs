@@ -1,8 +1,7 @@
 //! Connections to servers: name look-up, the race between addresses, and messages for TLS failures.
 //!
-//! Separate threads look up names: one for each name, started at its first look-up and kept. A look-up that hangs
-//! delays only requests for that name. If no thread can start, the look-up fails like any other: that is doubt, and
-//! never ends the supervisor.
+//! One thread for each name looks it up, so that a look-up that hangs delays only requests for that name. If no
+//! thread can start, that is doubt, and never ends the supervisor.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -26,8 +25,8 @@ type Found = io::Result<Vec<SocketAddr>>;
 
 type Asker = oneshot::Sender<Found>;
 
-// The system's resolver blocks, and the runtime's pool for blocking work starts threads on demand and panics if it
-// gets none, at the very renewal that needed one. A thread that runs already is there for every renewal.
+// The system's resolver blocks, and the runtime's pool for blocking work panics if it gets no thread, at the
+// very renewal that needed one. A thread that runs already is there for every renewal.
 static THREADS: Mutex<BTreeMap<String, mpsc::Sender<Asker>>> = Mutex::new(BTreeMap::new());
 
 // The system's resolver loads the machine's nss modules, which keep buffers on the stack.
@@ -36,12 +35,12 @@ const STACK: usize = 1024 * 1024;
 // Pause before the next address is tried at the same time (RFC 8305, section 8).
 const STAGGER: Duration = Duration::from_millis(250);
 
-// The kernel sends a lost packet again after a second; a connection that takes longer leaves a renewal no time for
-// another one.
+// The kernel sends a lost packet again after a second; a longer limit leaves a renewal no time for another
+// connection.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_millis(2500);
 
-/// Resolver of the HTTP library, which gives each address in turn an equal part of its time limit. So it puts the
-/// address that answers first in front.
+/// Resolver of the HTTP library, which gives each address in turn an equal part of its time limit. So the
+/// address that answers first comes first.
 #[derive(Clone, Default)]
 pub(super) struct Names {
     // Host, port and addresses of the current request; the library resolves proxies, too.
@@ -82,8 +81,8 @@ impl Resolve for Names {
     }
 }
 
-/// Connects to the address that answers first. Each of them gets an attempt, with a pause in between (RFC 8305). The
-/// error lists all attempts.
+/// Connects to the address that answers first; attempts begin one after another (RFC 8305). The error lists all
+/// of them.
 pub async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let give_up_at = Instant::now() + CONNECT_LIMIT;
     let mut rest = addresses.iter().copied();
@@ -166,7 +165,7 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
         .stack_size(STACK)
         .spawn(move || serve(&name, &asked));
     started.map_err(|why| {
-        // An error of this kind passes: the caller tries an unsent request again.
+        // This kind passes: the caller tries an unsent request again.
         let why = format!("{host} cannot be looked up: no thread can be started: {why}");
         io::Error::new(io::ErrorKind::WouldBlock, why)
     })?;
@@ -177,8 +176,8 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
 
 fn serve(name: &str, asked: &mpsc::Receiver<Asker>) {
     while let Ok(first) = asked.recv() {
-        // All waiting requests get one answer. Otherwise, after a resolver that hung for a minute, each attempt of that
-        // minute would need its look-up before the current one.
+        // All waiting requests get one answer: after a resolver that hung for a minute, each attempt of that
+        // minute would need its own.
         let mut askers: Vec<Asker> = std::iter::once(first).chain(asked.try_iter()).collect();
         askers.retain(|asker| !asker.is_closed());
         if askers.is_empty() {
@@ -190,7 +189,6 @@ fn serve(name: &str, asked: &mpsc::Receiver<Asker>) {
                 Ok(found) => Ok(found.clone()),
                 Err(why) => Err(io::Error::new(why.kind(), why.to_string())),
             };
-            // The request may have been given up.
             let _ = asker.send(answer);
         }
     }
@@ -210,7 +208,6 @@ fn look_up(name: &str) -> Found {
     }
 }
 
-/// Finds the TLS error among the causes of an error.
 pub(super) fn tls_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a TlsError> {
     let mut next = Some(error);
     while let Some(error) = next {

@@ -1,5 +1,5 @@
-//! Address and credential of a queue, subscription or dead-letter queue on Azure Service Bus, from a connection string
-//! in the form of Microsoft's clients, or a namespace and Entra ID.
+//! Address and credential of a queue, subscription or dead-letter queue on Azure Service Bus, from a connection
+//! string in the form of Microsoft's clients, or a namespace and Entra ID.
 
 mod parse;
 
@@ -190,7 +190,6 @@ impl ServiceBus {
     }
 }
 
-/// Combines the name that was passed with the connection string.
 fn settle(
     typed: Typed,
     parts: Option<&Parts>,

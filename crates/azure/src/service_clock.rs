@@ -1,6 +1,5 @@
 //! Clock of the storage service, and the policy that accepts an answer only if it can belong to its request.
-//!
-//! The service's clock may refuse an answer, but never make a lease longer.
+//! That clock may refuse an answer, but never make a lease longer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -108,19 +107,19 @@ impl OwnAnswers {
     }
 }
 
-/// The service's time, as far as it is known: the service refuses dates that differ by more than fifteen minutes.
+/// The service's time, as far as it is known: the service refuses dates that differ by more than fifteen
+/// minutes.
 #[derive(Debug, Default)]
 pub struct ServiceClock {
     // Relative to the clock that counts suspend, because the wall clock may be set.
     time: Mutex<ServiceTime>,
     last_sent: Mutex<Option<Instant>>,
-    // Whether the log has the warning.
     told: AtomicBool,
 }
 
 impl ServiceClock {
-    /// Creates a clock from what another process of this machine knew ([`ServiceClock::ahead`]). It saves a guardian a
-    /// refusal, for which it may have no time.
+    /// Creates a clock from what another process of this machine knew ([`ServiceClock::ahead`]): a guardian may
+    /// have no time for a refusal.
     pub fn of_another(ahead: Option<i64>) -> ServiceClock {
         let known = ahead.map(|ahead| ServiceTime::known(ahead, Instant::now()));
         ServiceClock {

@@ -1,8 +1,6 @@
-//! Signature of requests with an account key (`SharedKey`, service version 2009-09-19 and later), which the official
-//! client lacks, and their date by the service's clock.
-//!
-//! Only a request that was refused because of its date is sent once more. A SAS gets no date here: its times are
-//! between its maker and the service.
+//! Signature of requests with an account key (`SharedKey`, service version 2009-09-19 and later), which the
+//! official client lacks, and their date by the service's clock. Only a request that was refused because of its
+//! date is sent once more.
 
 use std::cmp::Ordering as Order;
 use std::collections::BTreeMap;
@@ -20,8 +18,8 @@ use azure_core::time::{OffsetDateTime, to_rfc7231};
 use super::service_clock::{ServiceClock, name_anew};
 use super::transport::header;
 
-// A smaller difference is not the reason of a refusal: the service allows fifteen minutes. A second try for a wrong
-// key would only double its refusals.
+// A smaller difference is not the reason: the service allows fifteen minutes. A second try for a wrong key
+// would only double its refusals.
 const DATE_MATTERS: Duration = Duration::from_secs(60);
 
 /// Policy that dates and signs each try.
@@ -41,7 +39,6 @@ impl SharedKey {
     }
 
     fn sign(&self, request: &mut Request, date: &OffsetDateTime) -> azure_core::Result<()> {
-        // Again for each try: the service may have refused the date of the last one.
         request.insert_header("x-ms-date", to_rfc7231(date));
         let headers: BTreeMap<String, String> = request
             .headers()
@@ -91,7 +88,8 @@ impl Policy for SharedKey {
         if !self.was_misdated(date, &answer) {
             return Ok(answer);
         }
-        // Refused before anything was done, and now the service's time is known. The time limit of the exchange stays.
+        // Refused before anything was done, and now the service's time is known. The time limit of the exchange
+        // stays.
         name_anew(request);
         self.sign(request, &self.clock.date())?;
         next[0].send(ctx, request, &next[1..]).await
@@ -152,8 +150,8 @@ fn string_to_sign(
 }
 
 fn in_their_order(one: &str, other: &str) -> Order {
-    // The service sorts names like words: an underscore comes before the digits. Metadata of other programs has both,
-    // and a wrong order is a wrong signature.
+    // The service sorts an underscore before the digits. Metadata of other programs has both, and a wrong order
+    // is a wrong signature.
     let weights = |name: &str| name.replace('_', " ");
     weights(one).cmp(&weights(other))
 }

@@ -1,7 +1,5 @@
-//! Cache of the Entra ID token for requests: renewed in the background long before it expires, and passed on to the
-//! guardian.
-//!
-//! While a token is valid no request waits for the issuer.
+//! Cache of the Entra ID token for requests: renewed in the background long before it expires, and passed on to
+//! the guardian. While a token is valid no request waits for the issuer.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -25,12 +23,11 @@ use trafficcop_core::util::{SharedMemory, lock};
 const WAIT: Duration = Duration::from_secs(4);
 // First pause after a failure; it doubles.
 const PAUSE: Duration = Duration::from_secs(1);
-// Without a valid token the lease runs out, so the next renewal must find one. With one there is time, and an issuer
-// in trouble is spared.
+// Without a valid token the lease runs out, so the next renewal must find one. With one there is time.
 const LONGEST_IN_NEED: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
-// Least time between renewals of a token that the service refused: if a right is missing, another token lacks it as
-// well.
+// Least time between renewals of a token that the service refused: if a right is missing, another token lacks
+// it, too.
 const SPACING: Duration = Duration::from_secs(5);
 // tokio's timers stop while the machine sleeps, so the clock is checked this often.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(30);
@@ -99,9 +96,8 @@ struct Shared {
 }
 
 /// A token, and the task that renews it.
-// The cache of the library's credentials will not do: five minutes before a token's end it requests another while it
-// holds its lock. So every request waits for an issuer that hangs, and fails with it although its token is still
-// valid.
+// The library's own cache requests another token five minutes before the end while it holds its lock. So every
+// request waits for an issuer that hangs, and fails with it although its token is still valid.
 pub struct TokenCache {
     issuer: Arc<dyn Issuer>,
     shared: Arc<Shared>,
@@ -109,7 +105,6 @@ pub struct TokenCache {
 }
 
 impl TokenCache {
-    /// Creates the cache; sends nothing yet.
     pub(super) fn new(
         issuer: Arc<dyn Issuer>,
         shared_token: Option<Arc<dyn SharedMemory>>,
@@ -149,7 +144,6 @@ impl TokenCache {
         tokens
     }
 
-    /// Returns the kind of credential, for the log.
     pub(super) fn kind(&self) -> &'static str {
         self.issuer.kind()
     }
@@ -223,7 +217,6 @@ impl TokenCache {
         }
     }
 
-    /// Starts the renewal in the caller's runtime.
     fn keep_renewing(&self) {
         // At creation there is no runtime yet, and a guardian has another one.
         let mut renewing = lock(&self.renewing);

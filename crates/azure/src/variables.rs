@@ -1,7 +1,5 @@
-//! Environment variables of Azure's SDKs and command line.
-//!
-//! If a variable selects an identity or a method that trafficcop does not support, it is refused by name; trafficcop
-//! never uses another credential instead.
+//! Environment variables of Azure's SDKs and command line. One that selects an identity or a method that
+//! trafficcop does not support is refused by name; trafficcop never uses another credential instead.
 
 #[cfg(feature = "entra")]
 use super::account::{AccountError, malformed};
@@ -30,8 +28,8 @@ pub(crate) enum Role {
 
 use Role::{Idle, Read, Refused};
 
-/// Name and role of a variable, and whether `--no-credentials` hides it from the command: it can hold a credential,
-/// name an identity, or give access to one.
+/// Name and role of a variable, and whether `--no-credentials` hides it from the command: it can hold a
+/// credential, name an identity, or give access to one.
 pub(crate) type Variable = (&'static str, Role, bool);
 
 const WITH_CERTIFICATE: Role = Idle("it belongs to a certificate, which is refused");

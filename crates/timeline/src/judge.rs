@@ -1,4 +1,5 @@
-//! Comparison of all processes: who had control of which lock when. Only this module decides what is an overlap.
+//! Comparison of all processes: who had control of which lock when. Only this module decides what is an
+//! overlap.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +11,15 @@ use super::{
 };
 use crate::{EventKind, Record};
 
-/// Merges logs. `skew` (nanoseconds) is how much the wall clocks of two machines may differ; a shorter overlap between
-/// them proves nothing.
+/// Merges logs. `skew` (nanoseconds) is how much the wall clocks of two machines may differ; a shorter overlap
+/// between them proves nothing.
 #[must_use]
 pub fn merge(log: &Log, skew: i64) -> Timeline {
     let (clocks, mut notes) = Clocks::of(&log.records);
     let mut runs: BTreeMap<_, Vec<Placed<'_>>> = BTreeMap::new();
     for record in &log.records {
         let boot = boot(record);
-        // On its boot's clock, which cannot be set: only whole boots are moved against each other.
+        // Only whole boots are moved against each other.
         let placed = Placed {
             at: clocks.at(&boot, record.boottime_ns),
             deadline: record.deadline_ns.map(|ns| clocks.at(&boot, ns)),
@@ -31,7 +32,7 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     }
     let mut locks: BTreeMap<String, Draft> = BTreeMap::new();
     for ((_, boot, _, identity, pid), records) in &mut runs {
-        // Two records may have one time, so by number first; then by every field, so that the order of the lines does
+        // Two records may have one time, so by number first; then by every field: the order of the lines must
         // not matter.
         records.sort_by(|one, other| {
             let (one, other) = (one.record, other.record);
@@ -159,7 +160,7 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
             tenure
         })
         .collect();
-    // By all fields, so that the order of the files does not matter.
+    // By all fields: the order of the files must not matter.
     tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.track, tenure.pid));
     conclude(&mut tenures);
     count_tokens(&mut tenures, skew);
@@ -172,12 +173,12 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
     }
 }
 
-/// Moves an unseen end to the beginning of the next tenure, if that is later than the last record: control is given
-/// only when no process of the last holder lives, and earlier records cannot contradict that.
+/// Moves an unseen end to the beginning of the next tenure, if that is later than the last record: control is
+/// given only when no process of the last holder lives.
 fn conclude(tenures: &mut [Tenure]) {
     for at in 0..tenures.len() {
         let lived = tenures[at].lived;
-        // Not always the very next one: it may have begun while this one certainly lived, which is an overlap and no
+        // Not always the very next one: if it began while this one certainly lived, that is an overlap and no
         // end.
         let next = tenures[at + 1..]
             .iter()

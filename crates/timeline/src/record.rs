@@ -59,7 +59,7 @@ macro_rules! words {
         )]
         pub enum EventKind {
             $(#[doc = $meaning] #[serde(rename = $word)] $variant,)*
-            /// Event of a later version, unknown to this one.
+            /// Event of a later version.
             #[default]
             #[serde(other)]
             Other,
@@ -156,7 +156,7 @@ pub fn spelt(unix_ns: i64) -> String {
     )
 }
 
-/// Parses the output of [`spelt`], or any other RFC 3339, as nanoseconds since 1970.
+/// Parses any RFC 3339 as nanoseconds since 1970.
 #[must_use]
 pub fn read(text: &str) -> Option<i64> {
     let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;

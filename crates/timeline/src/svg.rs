@@ -1,7 +1,6 @@
-//! Picture of a timeline: one track for each instance, tenures as bars with their tokens, and all that deserves a
-//! question in a review: gaps, overlaps, unseen ends. One SVG without script or font.
-//!
-//! Every overlap must be visible: what would be too narrow is drawn wider.
+//! Picture of a timeline: one track for each instance, tenures as bars with their tokens, and gaps, overlaps
+//! and unseen ends. One SVG without script or font. Every overlap must be visible: what would be too narrow is
+//! drawn wider.
 
 mod canvas;
 
@@ -23,9 +22,9 @@ const THIN: f64 = 2.0;
 // Least and greatest width of the names.
 const NAMES: (f64, f64) = (90.0, 260.0);
 
-// Colours of the tracks, in turn. The first six differ by 11 or more in CIELAB, also for people who lack one kind of
-// cone (simulated after Machado, Oliveira and Fernandes, 2009), and white text is readable on each. Red is for
-// overlaps, amber for doubt.
+// Colours of the tracks, in turn. The first six differ by 11 or more in CIELAB, also for people who lack one
+// kind of cone (simulated after Machado, Oliveira and Fernandes, 2009). White text is readable on each. Red is
+// for overlaps, amber for doubt.
 const COLOURS: &[&str] = &[
     "#1769aa", "#9a6a1e", "#b0568f", "#0f8a6a", "#4a5563", "#5b4bb5", "#7a8a1f", "#2f8fb8",
 ];
@@ -105,7 +104,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     let axis = Axis::new(first(lock), last(lock), left, WIDTH - RIGHT - left);
     let tracks = top + HEAD;
     let bottom = tracks + lock.tracks.len() as f64 * TRACK;
-    // The background goes first: in SVG the order of elements is the only layering.
+    // The background first: in SVG the order of elements is the only layering.
     head(canvas, lock, top);
     for at in (0..lock.tracks.len()).step_by(2) {
         let y = tracks + at as f64 * TRACK;
@@ -344,7 +343,7 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
     for at in &tenure.hangs {
         hung(canvas, (axis.x(*at), y));
     }
-    // Leaves room for the cross of an unseen end.
+    // Room for the cross of an unseen end.
     let taken = if unseen { 12.0 } else { 0.0 };
     let label = fitting(&token, 12.0, wide - 6.0 - taken);
     let low = y + BAR / 2.0 + 4.3;
@@ -377,7 +376,6 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
     }
 }
 
-/// Draws the mark of a last record.
 fn cross(canvas: &mut Canvas, middle: (f64, f64), title: &str) {
     let (left, right) = (middle.0 - 4.5, middle.0 + 4.5);
     let (top, low) = (middle.1 - 4.5, middle.1 + 4.5);
@@ -403,7 +401,6 @@ fn bell(canvas: &mut Canvas, middle: (f64, f64)) {
     canvas.path(&d, more, "heard the holder's doorbell");
 }
 
-/// Draws the mark of a hung command: a diamond on the upper edge of its bar.
 fn hung(canvas: &mut Canvas, middle: (f64, f64)) {
     let (x, y) = middle;
     let d = format!("M{:.1} {y:.1}l5.5 -6.5l5.5 6.5l-5.5 6.5Z", x - 5.5);

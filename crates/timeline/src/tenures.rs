@@ -3,7 +3,6 @@
 use super::{At, End, KnownBy, Tenure, Violation};
 use crate::{EventKind, Record};
 
-/// A record with its place on the common axis.
 #[derive(Clone, Debug)]
 pub(super) struct Placed<'a> {
     pub(super) record: &'a Record,
@@ -12,7 +11,6 @@ pub(super) struct Placed<'a> {
     pub(super) expires: Option<At>,
 }
 
-/// A tenure with its lock.
 pub(super) type Found = (String, Tenure);
 
 /// Returns the tenures of one process; `records` are in order and from one boot.
@@ -41,7 +39,7 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
                 } else if placed.record.overlap == Some(true)
                     && let Some((_, tenure)) = found.last_mut()
                 {
-                    // Reported after its tenure was closed: it is about the last one.
+                    // Reported after its tenure was closed.
                     tenure.confessed = true;
                 }
             }
@@ -171,7 +169,6 @@ impl Open {
         }
     }
 
-    /// Compares the deadline with the lease's expiry.
     fn counts(&mut self, placed: &Placed<'_>) {
         self.expires = placed.expires.or(self.expires);
         if let (Some(deadline), Some(expires)) = (placed.deadline, placed.expires)
@@ -182,7 +179,6 @@ impl Open {
         }
     }
 
-    /// Records that no process of the command lived after this moment.
     fn ran_until(&mut self, at: At) {
         if let Some(expires) = self.expires
             && self.runs
@@ -222,7 +218,8 @@ impl Open {
         (self.lock, self.tenure)
     }
 
-    /// Closes a tenure without a record of the lease's end. `later` is the time of a record that implies no control.
+    /// Closes a tenure without a record of the lease's end. `later` is the time of a record that implies no
+    /// control.
     fn close(self, later: Option<At>) -> Found {
         match (self.gone, later) {
             // Whatever happened to its lease.

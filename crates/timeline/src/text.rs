@@ -104,7 +104,6 @@ fn conclusion(timeline: &Timeline) -> String {
     text
 }
 
-/// Returns a track's identity, with the machine unless the identity has that.
 pub(super) fn name(track: &Track) -> String {
     if track.identity.contains(&track.host) {
         track.identity.clone()
@@ -207,7 +206,6 @@ fn table(text: &mut String, lock: &Lock) {
                 broken(*violation)
             );
         }
-        // Once, below both.
         for overlap in lock.overlaps.iter().filter(|overlap| overlap.of.1 == at) {
             let other = &lock.tenures[overlap.of.0];
             let (word, comment) = if overlap.within_skew {

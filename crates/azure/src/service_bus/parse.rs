@@ -1,6 +1,5 @@
-//! Parsers for the name of a queue or subscription, and for a connection string of Service Bus.
-//!
-//! A slash with two possible meanings is refused where they differ.
+//! Parsers for the name of a queue or subscription, and for a connection string of Service Bus. A slash with
+//! two possible meanings is refused where they differ.
 
 use azure_core::credentials::Secret;
 
@@ -13,7 +12,6 @@ const DEAD_LETTERS: &str = "$DeadLetterQueue";
 // Of Azure's public cloud.
 const SUFFIX: &str = ".servicebus.windows.net";
 
-/// A queue or a subscription, as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Typed {
     pub(super) namespace: Option<Namespace>,
@@ -159,7 +157,6 @@ impl Namespace {
         Namespace::at(&host, what)
     }
 
-    /// Parses `HOST` or `HOST:PORT`.
     pub(super) fn at(text: &str, what: &str) -> Result<Namespace, AccountError> {
         let refuse = |why: &str| Err(malformed(what, why.to_owned()));
         let (host, port) = match text.rsplit_once(':') {

@@ -1,5 +1,5 @@
-//! Renewal of tokens, with a scripted issuer. The spans are short; the tests check what happened in which order, not
-//! how long it took.
+//! Renewal of tokens, with a scripted issuer. The spans are short; the tests check the order of events, not how
+//! long they took.
 
 use std::collections::VecDeque;
 
@@ -123,7 +123,6 @@ async fn token_is_renewed_at_half_its_life() {
     assert_eq!(seen.first().map(String::as_str), Some("one"));
 }
 
-/// Once the token ends every request to the store fails, so an issuer that works by then must be asked by then.
 #[tokio::test]
 async fn renewal_is_tried_before_the_token_ends() {
     let (tokens, _script) = tokens([Play::Issue("one", Duration::from_secs(40))]);

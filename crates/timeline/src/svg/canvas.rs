@@ -133,7 +133,6 @@ const STEPS: &[i64] = &[
     86_400_000,
 ];
 
-/// Scale from moments to the paper.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     from: At,
@@ -154,14 +153,12 @@ impl Axis {
         }
     }
 
-    /// Returns the position on the paper, never off it.
     pub(super) fn x(&self, at: At) -> f64 {
         let all = (self.to - self.from) as f64;
         let part = at.saturating_sub(self.from) as f64 / all;
         self.left + part.clamp(0.0, 1.0) * self.width
     }
 
-    /// Returns the marks with their labels.
     pub(super) fn marks(&self) -> Vec<(At, String)> {
         let span = self.to - self.from;
         // The width of a label with milliseconds.
@@ -206,7 +203,6 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
     let overlap = r#"class="overlap" fill-opacity=".42""#;
     let band = |more| Sample::Bands(vec![(0.0, more)]);
     let tracks = || timeline.locks.iter().flat_map(|lock| &lock.tracks);
-    // Most pictures need six of these.
     let items = [
         (true, band(solid), "in control, with its token"),
         (true, Sample::Life, "standing by"),

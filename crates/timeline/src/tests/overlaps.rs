@@ -80,7 +80,6 @@ fn setting_the_clock_changes_nothing_on_its_machine() {
         "{:?}",
         timeline.notes
     );
-    // And in the middle of a tenure.
     let (mut one, mut two) = pair();
     one.holds(10, 1).word(10, EventKind::Starting);
     one.off = 7;
@@ -108,7 +107,6 @@ fn self_reported_overlap_counts() {
         "{}",
         text(&timeline)
     );
-    // Also after the lease was left to expire.
     let mut one = Pen::new("web1", "a");
     one.tenure(10, 50, 1);
     one.says(60, EventKind::Overlap, |record| record.overlap = Some(true));

@@ -124,7 +124,6 @@ fn missing_and_bad_variables_of_a_token_source_are_named() {
         let text = said(&env, &by(auth), None);
         assert!(text.contains(words), "{env:?}: {text}");
     }
-    // A connection string needs no key if another credential is named.
     let string = string("EndpointSuffix=core.usgovcloudapi.net");
     let keyless = [(STRING, string.as_str())];
     assert!(said(&keyless, &AuthOptions::default(), None).contains("AccountKey"));

@@ -1,8 +1,8 @@
-//! Requests to the queue service, and the encoding of message text: a storage queue holds text only, and senders encode
-//! everything else in base64.
+//! Requests to the queue service, and the encoding of message text: a storage queue holds text only, and
+//! senders encode everything else in base64.
 //!
-//! It must never retry, never accept an answer that lacks what the service always sends, and never change a text that
-//! it does not decode.
+//! It must never retry, never accept an answer that lacks what the service always sends, and never change a
+//! text that it does not decode.
 
 use azure_core::base64;
 use azure_core::http::{ClientOptions, RequestContent, Url};
@@ -51,7 +51,6 @@ impl QueueApi {
         Ok(QueueApi { client })
     }
 
-    /// Checks that the queue exists.
     pub(super) async fn look(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         let answer = limited(give_up_at, self.client.get_properties(None)).await?;
         of_the_service(answer.headers())
@@ -138,7 +137,7 @@ fn read(xml: &[u8]) -> Result<Vec<Received>, ServiceError> {
     list.items.into_iter().flatten().map(told).collect()
 }
 
-// XML readers turn literal carriage returns into line feeds, but command and poison queue must get the body unchanged.
+// XML readers turn carriage returns into line feeds, but command and poison queue must get the body unchanged.
 fn escaped(xml: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(xml.len());
     for byte in xml {
