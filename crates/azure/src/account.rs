@@ -1,5 +1,4 @@
-//! Accounts: address and credential of a storage service, from Azure's environment variables, a URL with a SAS,
-//! or the emulator's well-known account.
+//! Accounts: address and credential of a storage service.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +26,6 @@ use trafficcop_core::clock::Instant;
 #[cfg(feature = "entra")]
 use trafficcop_core::util::SharedMemory;
 
-// Time before the end of a SAS in which it is reported as a warning.
 const LAST_WEEK: azure_core::time::Duration = azure_core::time::Duration::days(7);
 
 /// A service of a storage account, with the credential for it.
@@ -42,7 +40,6 @@ pub struct Account {
     // End of the SAS, and what the log already has of it: a level of [`Account::tell`].
     pub(super) sas_end: Option<OffsetDateTime>,
     pub(super) told: Arc<AtomicU8>,
-    /// The variable or flag that brought a key or a SAS.
     pub(super) source: Option<&'static str>,
 }
 
@@ -57,8 +54,7 @@ impl fmt::Debug for Account {
 
 impl Account {
     /// Finds the account's blob service in the environment (`get`), the flags, and the lock's URL if it is one.
-    /// Sources that contradict each other are refused. Sends no request, and reads no certificates except those
-    /// of `--ca-file`.
+    /// Refuses contradictory sources. Sends nothing, and reads no certificates except `--ca-file`.
     pub fn find(
         get: &dyn Fn(&str) -> Option<String>,
         options: &AuthOptions,
@@ -129,7 +125,7 @@ impl Account {
         found.finish(options, &env)
     }
 
-    /// Returns whether the credential opens one blob only: a service SAS, not an account SAS.
+    /// Returns whether the credential is a service SAS for one blob.
     pub fn is_for_one_blob(&self) -> bool {
         let Credential::Sas(sas) = &self.credential else {
             return false;
@@ -149,7 +145,7 @@ impl Account {
         }
     }
 
-    /// Gets a token if requests need one, and returns how long it is valid; `None` for other credentials.
+    /// Gets a token if requests need one; returns how long it is valid.
     #[cfg_attr(
         not(feature = "entra"),
         expect(unused_variables, reason = "nobody asks")
@@ -166,8 +162,7 @@ impl Account {
         Ok(None)
     }
 
-    /// Shares the account's token with processes that will be forked. `make` is called only if there are
-    /// tokens.
+    /// Shares the token with processes that will be forked; calls `make` only if there are tokens.
     #[cfg(feature = "entra")]
     pub fn with_shared_token(
         mut self,
@@ -182,7 +177,7 @@ impl Account {
         self
     }
 
-    /// Adds the name of the credential to a refusal, and when it expired.
+    /// Adds the credential's name to a refusal, and when it expired.
     #[must_use]
     pub fn naming_the_credential(&self, failure: Failure) -> Failure {
         match failure {
@@ -210,7 +205,7 @@ impl Account {
             .is_some_and(|end| end < OffsetDateTime::now_utc())
     }
 
-    /// Returns when the SAS ends, as text, and whether that is within a week or past.
+    /// Returns when the SAS ends, and whether that is within a week or past.
     pub fn sas_end(&self) -> Option<(String, bool)> {
         let end = self.sas_end?;
         let left = end - OffsetDateTime::now_utc();
@@ -263,10 +258,10 @@ impl Account {
         &self.endpoint
     }
 
-    /// Adds the SAS, if there is one, to `url`; the result is a secret.
+    /// Adds the SAS, if any, to `url`; the result is a secret.
     pub fn authorised(&self, url: &Url) -> Url {
         let mut url = url.clone();
-        // In the URL and not in a policy: the clients copy it to every URL that they derive.
+        // In the URL, not in a policy: the clients copy it to every URL that they derive.
         if let Credential::Sas(sas) = &self.credential {
             url.set_query(Some(sas.secret()));
         }
@@ -401,11 +396,9 @@ pub struct Service {
     pub(super) word: &'static str,
     pub(super) part: &'static str,
     pub(super) variable: Option<&'static str>,
-    // Its address in an emulator without options.
     pub(super) emulator: &'static str,
     pub(super) differs: &'static str,
-    // Connections to keep open: each message in work renews its lock; a lease needs one, and a second for
-    // reads.
+    // Connections to keep open: each message in work renews its lock; a lease needs one, and one for reads.
     pub(super) idle: usize,
 }
 

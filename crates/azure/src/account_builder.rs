@@ -33,7 +33,6 @@ pub(super) const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 type Result<T> = std::result::Result<T, AccountError>;
-// The variable, flag or URL, as messages name it.
 type Source = &'static str;
 type Setting<T> = Option<(T, Source)>;
 
@@ -46,7 +45,7 @@ pub(super) struct AccountBuilder {
     endpoint: Setting<Url>,
     suffix: Setting<String>,
     protocol: Option<String>,
-    // The program's credential; no variable or URL can hold one.
+    // The program's; no variable or URL can hold one.
     pub(super) own: Option<Credential>,
 }
 
@@ -215,7 +214,7 @@ impl AccountBuilder {
         };
         if let Some(sas) = &url.sas {
             if !same_account && self.endpoint.as_ref().is_none_or(|(_, s)| *s != THE_FLAG) {
-                // A URL with a SAS needs nothing else: settings for another account are not about this lock.
+                // Settings for another account are not about this lock.
                 *self = AccountBuilder {
                     own: self.own.take(),
                     ..AccountBuilder::about(self.service)
@@ -272,7 +271,7 @@ impl AccountBuilder {
             let how = format!("is not read: pass the whole URL, or set {STRING}; or unset it");
             return Err(malformed(ENDPOINT, how));
         }
-        // Again, because the address may consist of parts.
+        // Again: the address may consist of parts.
         safe(&endpoint)?;
         let name = match (&self.name, split_url(&endpoint)?.account) {
             (Some((name, _)), _) => Some(name.clone()),
@@ -300,7 +299,6 @@ impl AccountBuilder {
             self.sas.as_ref().map(|(_, source)| *source),
         );
         let (auth, by_key) = match env(MODE).as_deref() {
-            // A flag, or the program's credential, overrides this variable.
             Some(_) if options.auth != Auth::Auto || known_key || self.own.is_some() => {
                 (options.auth, false)
             }

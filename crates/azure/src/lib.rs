@@ -25,8 +25,7 @@ mod token_cache;
 mod transport;
 mod variables;
 
-/// Version of the storage services' REST API: the oldest with all that trafficcop uses, for old emulators and
-/// services on premises.
+/// Version of the storage services' REST API: the oldest with all that trafficcop uses, for old emulators.
 // It brought names in listings that XML cannot hold.
 pub const API_VERSION: &str = "2021-02-12";
 

@@ -13,9 +13,9 @@ use super::token_cache::{Issued, Issuer, Unissued};
 use super::transport::{Client, before};
 use trafficcop_core::clock::Instant;
 
-// It may start the Azure CLI, so the limit is the CLI's.
+// As for the CLI, which it may start.
 const LIMIT: Duration = Duration::from_secs(30);
-// Life of a token that expires at once: this machine's clock is wrong, or the token is old.
+// For a token that expires at once: this machine's clock is wrong, or the token is old.
 const LEFT_AT_LEAST: Duration = Duration::from_secs(60);
 
 pub(super) struct ProgramCredential(pub(super) Arc<dyn TokenCredential>);

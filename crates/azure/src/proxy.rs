@@ -1,5 +1,5 @@
-//! Proxy for https from the environment: read once, refused if it cannot be used, and named in each error on
-//! the way through it, without the name and password in its URL.
+//! Proxy for https from the environment: refused if it cannot be used, and named in each error, without the
+//! name and password in its URL.
 
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use reqwest::NoProxy;
@@ -71,8 +71,7 @@ impl Proxy {
         intercept(&self.matcher, url).is_some()
     }
 
-    /// Names the proxy and its variable, with its answer if it refused to connect to `url`, which the HTTP
-    /// library does not report.
+    /// Names the proxy and its variable, with the answer of a refusal, which the HTTP library does not report.
     pub(super) async fn named(&self, url: &Url, cause: &str) -> String {
         let host = self.url.host_str().unwrap_or_default();
         let port = self.port();
@@ -93,7 +92,6 @@ impl Proxy {
         self.url.port_or_known_default().unwrap_or(80)
     }
 
-    /// Repeats the library's request, and returns the status line without the protocol.
     async fn status(&self, url: &Url) -> Option<String> {
         // Only the library can speak TLS to a proxy.
         let proxy = self

@@ -1,8 +1,8 @@
-//! Traits of a message queue for the driver of `work`: messages are taken, locked and settled.
+//! Traits of a message queue for the driver of `work`.
 //!
 //! A queue maps its service's answers to the five meanings of [`Failure`], and decides nothing: driver and core
 //! decide how often to try a message and when to renew a lock. Requests about one message never overlap, and
-//! none follow once it is settled or lost.
+//! none follow its end.
 
 pub mod storage;
 
@@ -26,21 +26,20 @@ pub const NEVER: Duration = Duration::from_secs(24 * 3600);
 /// A queue, as one worker takes from it.
 #[async_trait]
 pub trait Queue: Send + Sync {
-    /// Address of the queue without a secret, for people and for `TRAFFICCOP_MESSAGE_QUEUE`.
+    /// Address without a secret, for people and for `TRAFFICCOP_MESSAGE_QUEUE`.
     fn name(&self) -> &str;
 
     /// Lock duration until a message was taken; [`Message::lock_time`] overrides it.
     fn lock_time(&self) -> Duration;
 
-    /// Returns whether [`Queue::take`] waits for messages until its `give_up_at`. Such a `take` loses nothing
-    /// when it is dropped. So the driver keeps one pending while there are free slots, and replaces it when
-    /// there are more.
+    /// Returns whether [`Queue::take`] waits until its `give_up_at`, and loses nothing when it is dropped. The
+    /// driver then keeps one pending while there are free slots.
     fn waits(&self) -> bool {
         false
     }
 
     /// Returns whether the queue withholds a message for the delay of [`Settlement::Retry`]. If not, the driver
-    /// keeps it locked for that time, and then settles it without a delay.
+    /// keeps it locked for that time.
     fn delays(&self) -> bool {
         true
     }
@@ -51,23 +50,22 @@ pub trait Queue: Send + Sync {
     /// Takes at most `most` messages that are available now.
     ///
     /// # Errors
-    /// `Transient` if the result is unknown: messages that it may have taken return when their locks expire.
-    /// `Fatal` if the queue may not be used any more.
+    /// `Transient` if the result is unknown: messages that it took return when their locks expire. `Fatal` if
+    /// the queue may not be used any more.
     async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure>;
 
     /// Gives back unchanged what has arrived and was not taken. Called once, when the worker begins to leave,
     /// with no `take` pending.
     async fn stop(&self, give_up_at: Instant) {
-        // A queue with polling has handed out all that it locked.
         let _nothing_is_on_its_way = give_up_at;
     }
 
-    /// Returns whether the last answer says that the queue is deleted. No worker can get its messages any more.
+    /// Returns whether the queue is deleted: no worker can get its messages any more.
     fn is_deleted(&self) -> bool {
         false
     }
 
-    /// Closes the queue, when everything taken is settled or never will be.
+    /// Closes the queue, when nothing more will be settled.
     async fn close(&self, give_up_at: Instant) {
         let _nothing_is_open = give_up_at;
     }
@@ -100,7 +98,7 @@ pub struct Message {
     /// The longest time to the first renewal and between renewals, if `lock_time` comes from comparing two
     /// machines' clocks.
     pub first_renewal: Option<Duration>,
-    /// The exact bytes, or why they are not available: such a message is dead-lettered.
+    /// The exact bytes; if they are not available, the message is dead-lettered.
     pub body: Result<Vec<u8>, Unreadable>,
     /// Other facts about it.
     pub about: About,
@@ -108,7 +106,7 @@ pub struct Message {
     pub lock: Arc<dyn Lock>,
 }
 
-/// Facts about a message apart from its body. Times are the service's (RFC 3339, UTC): never for decisions.
+/// Facts about a message. Times are the service's (RFC 3339, UTC): never for decisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct About {
     /// When a sender put it into the queue.
@@ -162,54 +160,51 @@ pub enum Settlement {
 /// calls. Each ends by its `give_up_at`, with `Transient`.
 #[async_trait]
 pub trait Lock: Send + Sync {
-    /// Locks the message again for [`Message::lock_time`], counted by the caller from before the call.
+    /// Locks the message again for [`Message::lock_time`], counted from before the call.
     ///
     /// # Errors
     /// `Lost` if this worker definitely does not have it any more; `Transient` for every doubt.
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Settles the message; dead letters are copied before it is deleted. The caller may repeat a settlement
-    /// whose result is in doubt.
+    /// Settles the message; dead letters are copied first. The caller may repeat a settlement in doubt.
     ///
     /// # Errors
     /// `Lost` if another instance has it and nothing was settled; `Transient` if the result is unknown; `Fatal`
-    /// if it will never work (no right to dead-letter it, say).
+    /// if it will never work.
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Returns whether the message is gone for good: it expired, or its queue was deleted. No worker can get
-    /// it, so its command may finish. Renewals and settlements then succeed.
+    /// Returns whether the message expired, or its queue was deleted. No worker can get it, so its command may
+    /// finish. Renewals and settlements then succeed.
     fn is_gone(&self) -> bool {
         false
     }
 
-    /// Returns how long the last renewal lasts, counted from before its request, if that may differ from
-    /// [`Message::lock_time`].
+    /// Returns how long the last renewal lasts, counted from before its request, if not [`Message::lock_time`].
     fn lasts(&self) -> Option<Duration> {
         None
     }
 
-    /// Waits until the queue reports by itself that the lock is lost, or that another worker may get the
-    /// message at any moment. Most queues never do.
+    /// Waits until the queue itself reports that the lock is lost, or that another worker may get the message.
+    /// Most queues never do.
     async fn lost(&self) -> Failure {
         pending().await
     }
 
-    /// Returns the message's session, if the queue has sessions. This lock is then the session's, and covers
-    /// all messages to come.
+    /// Returns the message's session, if any. This lock is then the session's, and covers all messages to come.
     fn session(&self) -> Option<Arc<dyn Session>> {
         None
     }
 }
 
-/// A session: messages that belong together, in order, all for the worker that has it locked. Each must be
-/// settled before the next is taken; with [`Settlement::Retry`] the same one returns.
+/// A session: messages in order, all for the worker that has it locked. Each must be settled before the next is
+/// taken; with [`Settlement::Retry`] the same one returns.
 #[async_trait]
 pub trait Session: Send + Sync {
     /// Name of the session, by its senders.
     fn id(&self) -> &str;
 
-    /// Returns a moment after which no other worker got the session. The worker before may need time from here
-    /// to notice its loss.
+    /// Returns a moment after which no other worker got the session. The previous worker may need time from
+    /// here to notice its loss.
     fn taken(&self) -> Instant;
 
     /// Returns start and length of the newest confirmed lock.
@@ -227,7 +222,7 @@ pub trait Session: Send + Sync {
     /// Replaces the session's stored bytes; `Fatal` if the queue does not accept them.
     async fn set_state(&self, state: &[u8], give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Gives the session up: any worker may get its unsettled messages.
+    /// Gives the session up, with its unsettled messages.
     async fn close(&self, give_up_at: Instant);
 }
 
@@ -256,10 +251,10 @@ impl Closed {
         }
     }
 
-    /// Returns the result for a settlement: repeating one that was done succeeds.
+    /// Returns the result of a settlement: repeating one that was done succeeds.
     pub fn settled_as(&self, settlement: &Settlement) -> Result<(), Failure> {
         match self {
-            // The delay or text of the first one is final.
+            // Its delay or text may differ: the first one is final.
             Closed::Settled(how) if discriminant(how) == discriminant(settlement) => Ok(()),
             _ => Err(self.failure()),
         }
@@ -271,8 +266,8 @@ pub async fn turn<State>(
     state: &Mutex<State>,
     give_up_at: Instant,
 ) -> Result<MutexGuard<'_, State>, Failure> {
-    // A renewal that overtakes a settlement is refused, and would look like a lost lock. The first of two
-    // updates in a storage queue makes the second's receipt stale.
+    // A renewal that overtakes a settlement is refused, and would look like a lost lock. In a storage queue the
+    // first of two updates makes the second's receipt stale.
     let turn = before(give_up_at, state.lock()).await;
     turn.ok_or_else(|| Failure::Transient {
         why: "the request before this one is still under way".to_owned(),

@@ -1,8 +1,7 @@
 //! Azure's announcements for this virtual machine (freeze, reboot, redeployment, preemption, termination), read
 //! from the metadata service while this instance competes.
 //!
-//! An endpoint that is missing, hangs or answers nonsense stops no instance; it is only read less often.
-//! Announcements must never delay or judge a lease, and never need TLS.
+//! A bad endpoint stops no instance. Announcements must never delay or judge a lease, and never need TLS.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -20,15 +19,15 @@ use trafficcop_core::Cordon;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::retry::Backoff;
 
-// Time between two reads, ±20 %. Azure allows one a second. The shortest notice (of a preemption) is 30
-// seconds, of which a drain needs most.
+// Time between two reads, ±20 %. Azure allows one a second; the shortest notice (of a preemption) is 30
+// seconds.
 const PACE: Duration = Duration::from_secs(5);
 // Longest pause if the endpoint has answered before: less than the shortest notice.
 const SHORT_PAUSE: Duration = Duration::from_secs(20);
-// Longest pause if it never has: this may not be a machine of Azure.
+// Longest pause if it never has: this may not be Azure.
 const LONG_PAUSE: Duration = Duration::from_secs(300);
 const LEAST: Duration = Duration::from_secs(1);
-// The very first request enables the events for the machine and may take minutes; then a later one reads them.
+// The machine's very first request may take minutes; then a later one reads the events.
 const LIMIT: Duration = Duration::from_secs(5);
 // A document is a few hundred bytes.
 const ANSWER_LIMIT: usize = 256 * 1024;
@@ -41,9 +40,9 @@ const NAME_LIMIT: usize = 256;
 pub struct Config {
     /// Address of the metadata service.
     pub endpoint: Endpoint,
-    /// Name of this machine in the announcements; `None`: the metadata service tells it.
+    /// Name of this machine in the announcements, if the metadata service does not tell it.
     pub vm_name: Option<String>,
-    /// Host name, used if the metadata service tells none.
+    /// Host name, used if no other name is known.
     pub host: String,
     /// Whether to approve an announcement once nothing runs here.
     pub ack: bool,
@@ -96,7 +95,7 @@ impl EventFollower {
                 }
             }
         };
-        // A late announcement comes through the channel, and drains what has started.
+        // A late one comes through the channel.
         let _in_time = timeout(limit, looked).await;
         self.words.try_recv().ok().flatten()
     }
@@ -109,7 +108,6 @@ struct Follower {
     idle: watch::Receiver<bool>,
     looked: watch::Sender<bool>,
     name: Option<String>,
-    // The last announcement that was passed on.
     said: Option<Announced>,
     // They stay in the document until they begin.
     approved: Vec<String>,
@@ -143,7 +141,7 @@ impl Follower {
         if std::mem::replace(&mut self.told, true) {
             tracing::debug!("scheduled events: {why}");
         } else if self.said.is_some() {
-            // Silence before a reboot is to be expected, and does not mean that it is over.
+            // Silence before a reboot does not mean that it is over.
             tracing::warn!("scheduled events are not available: {why}; cordoned until they are");
         } else {
             tracing::warn!(
@@ -156,7 +154,6 @@ impl Follower {
         let most = if self.ever { SHORT_PAUSE } else { LONG_PAUSE };
         let pace = Backoff::new(PACE, most).after(self.failures);
         let span = pace.mul_f64(0.8 + 0.4 * fastrand::f64());
-        // An approval need not wait for the next regular read.
         let wants_approval = self.config.ack && self.failures == 0;
         let (least, span) = (span.min(LEAST), span.saturating_sub(LEAST));
         tokio::time::sleep(least).await;
@@ -186,7 +183,7 @@ impl Follower {
         }
         match self.vm_name().await {
             Ok(name) => self.name.insert(name).clone(),
-            // Most machines have the same name in Azure; for the others there is a flag.
+            // Most machines have the same name in Azure.
             Err(why) => {
                 tracing::debug!("the metadata service does not tell this machine's name: {why}");
                 self.config.host.clone()
@@ -197,7 +194,7 @@ impl Follower {
     fn hears(&mut self, announced: Option<Announced>) {
         let said = self.said.as_ref().map(|announced| &announced.cordon);
         let cordon = announced.as_ref().map(|announced| &announced.cordon);
-        // The moment is computed from each answer's date, and differs by milliseconds.
+        // The moment differs by milliseconds from answer to answer.
         if said.map(|cordon| &cordon.why) != cordon.map(|cordon| &cordon.why) {
             let _ = self.say.send(cordon.cloned());
         }
@@ -207,8 +204,7 @@ impl Follower {
         self.said = announced;
     }
 
-    /// Approves waiting announcements once nothing is in the way: then Azure acts at once, not at the end of
-    /// its notice.
+    /// Approves waiting announcements once nothing is in the way: then Azure acts at once.
     async fn approve(&mut self) -> Result<(), String> {
         if !self.config.ack || !*self.idle.borrow_and_update() {
             return Ok(());
@@ -249,7 +245,7 @@ impl Follower {
             .0
             .join(path)
             .map_err(|why| why.to_string())?;
-        // The service requires it: an attacker who can make a server fetch a URL cannot make it send a header.
+        // The service requires it: an attacker who makes a server fetch a URL cannot make it send a header.
         let mut request = http.request(method, url).header("Metadata", "true");
         if let Some(body) = body {
             request = request
@@ -296,7 +292,7 @@ impl Endpoint {
     /// Parses another address: plain http to an IP address, without a path.
     pub fn parse(text: &str) -> Result<Endpoint, EndpointError> {
         let url = Url::parse(text).map_err(|_| EndpointError)?;
-        // A name would need a look-up, which takes time, and which any name server could answer.
+        // A name would need a look-up, which any name server could answer.
         let is_address = matches!(url.host(), Some(url::Host::Ipv4(_) | url::Host::Ipv6(_)));
         let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
         if url.scheme() != "http" || !is_address || !is_bare || url.fragment().is_some() {
@@ -316,7 +312,7 @@ fn said(error: reqwest::Error) -> String {
     format!("the metadata service {what}: {why}")
 }
 
-// Other kinds are ignored: draining for an unknown one would stop commands on a whole fleet at once.
+// Draining for an unknown kind would stop commands on a whole fleet at once.
 const KINDS: &[(&str, &str)] = &[
     ("Freeze", "a freeze"),
     ("Reboot", "a reboot"),
@@ -397,7 +393,7 @@ impl Document {
         };
         let cordon = Cordon {
             why: format!("{kind} of this machine {when} (event {})", entry.event_id),
-            // By the service's clock, which wrote both dates; this machine's may be wrong by hours.
+            // By the service's clock, which wrote both dates.
             before: at.map_or(Instant::FOREVER, |at| {
                 now + Duration::try_from(at - date).unwrap_or_default()
             }),

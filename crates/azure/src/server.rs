@@ -1,7 +1,7 @@
 //! Connections to servers: name look-up, the race between addresses, and messages for TLS failures.
 //!
-//! One thread for each name looks it up, so that a look-up that hangs delays only requests for that name. If no
-//! thread can start, that is doubt, and never ends the supervisor.
+//! One thread for each name looks it up: one that hangs delays only requests for that name. If no thread can
+//! start, that is doubt.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -25,22 +25,22 @@ type Found = io::Result<Vec<SocketAddr>>;
 
 type Asker = oneshot::Sender<Found>;
 
-// The system's resolver blocks, and the runtime's pool for blocking work panics if it gets no thread, at the
-// very renewal that needed one. A thread that runs already is there for every renewal.
+// The resolver blocks, and the runtime's pool for blocking work panics if it gets no thread. A thread that runs
+// already is there for every renewal.
 static THREADS: Mutex<BTreeMap<String, mpsc::Sender<Asker>>> = Mutex::new(BTreeMap::new());
 
-// The system's resolver loads the machine's nss modules, which keep buffers on the stack.
+// The machine's nss modules keep buffers on the stack.
 const STACK: usize = 1024 * 1024;
 
-// Pause before the next address is tried at the same time (RFC 8305, section 8).
+// Pause before the next address is tried (RFC 8305, section 8).
 const STAGGER: Duration = Duration::from_millis(250);
 
 // The kernel sends a lost packet again after a second; a longer limit leaves a renewal no time for another
 // connection.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_millis(2500);
 
-/// Resolver of the HTTP library, which gives each address in turn an equal part of its time limit. So the
-/// address that answers first comes first.
+/// Resolver of the HTTP library, which gives each address in turn a part of its time limit: so the address that
+/// answers first comes first.
 #[derive(Clone, Default)]
 pub(super) struct Names {
     // Host, port and addresses of the current request; the library resolves proxies, too.
@@ -55,7 +55,6 @@ impl Names {
         server.2.clear();
     }
 
-    /// Returns the addresses of the current request's server, if it has several.
     pub(super) fn tried(&self) -> Vec<SocketAddr> {
         lock(&self.server).2.clone()
     }
@@ -157,7 +156,6 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
         let _ = thread.send(asker);
         return Ok(answer);
     }
-    // If no thread can start now, the next look-up tries again.
     let (thread, asked) = mpsc::channel();
     let name = host.to_owned();
     let started = std::thread::Builder::new()
@@ -176,8 +174,7 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
 
 fn serve(name: &str, asked: &mpsc::Receiver<Asker>) {
     while let Ok(first) = asked.recv() {
-        // All waiting requests get one answer: after a resolver that hung for a minute, each attempt of that
-        // minute would need its own.
+        // One answer for all: otherwise each attempt during a hang would need its own look-up later.
         let mut askers: Vec<Asker> = std::iter::once(first).chain(asked.try_iter()).collect();
         askers.retain(|asker| !asker.is_closed());
         if askers.is_empty() {
@@ -236,7 +233,7 @@ pub fn tls_refusal(server: &str, error: &TlsError) -> String {
         _ => return format!("TLS with {server} failed: {error}"),
     };
     match bad {
-        // The second, where another authority has the name of a trusted one.
+        // The second, where another authority has a trusted one's name.
         Bad::UnknownIssuer | Bad::BadSignature => format!(
             "TLS: the issuer of {server}'s certificate is not trusted on this machine: name the authority's certificate with --ca-file"
         ),
@@ -313,7 +310,7 @@ mod tests {
         assert!(!THREADS.lock().unwrap().contains_key("::1"));
     }
 
-    /// Returns an address that answers no request to connect, because the listener's queue is full.
+    /// Returns an address that answers no request to connect: the listener's queue is full.
     fn silent() -> (std::net::TcpStream, std::net::TcpListener, SocketAddr) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let backlog = nix::sys::socket::Backlog::new(0).unwrap();
@@ -343,7 +340,6 @@ mod tests {
 
     #[tokio::test]
     async fn names_return_the_address_that_answers_first_with_its_port() {
-        // `localhost` may have one address or two.
         let open = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = open.local_addr().unwrap().port();
         let names = Names::default();

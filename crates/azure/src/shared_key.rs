@@ -1,6 +1,5 @@
-//! Signature of requests with an account key (`SharedKey`, service version 2009-09-19 and later), which the
-//! official client lacks, and their date by the service's clock. Only a request that was refused because of its
-//! date is sent once more.
+//! Signature of requests with an account key (`SharedKey`, service version 2009-09-19 and later), dated by the
+//! service's clock. Only a request that was refused because of its date is sent once more.
 
 use std::cmp::Ordering as Order;
 use std::collections::BTreeMap;
@@ -18,8 +17,8 @@ use azure_core::time::{OffsetDateTime, to_rfc7231};
 use super::service_clock::{ServiceClock, name_anew};
 use super::transport::header;
 
-// A smaller difference is not the reason: the service allows fifteen minutes. A second try for a wrong key
-// would only double its refusals.
+// A smaller difference is not the reason: the service allows fifteen minutes. A wrong key must not be tried
+// twice.
 const DATE_MATTERS: Duration = Duration::from_secs(60);
 
 /// Policy that dates and signs each try.
@@ -60,7 +59,6 @@ impl SharedKey {
         Ok(())
     }
 
-    /// Returns whether a request of this date was refused for it, by the service's clock in the answer.
     fn was_misdated(&self, date: OffsetDateTime, answer: &AsyncRawResponse) -> bool {
         u16::from(answer.status()) == 403
             && header(answer.headers(), "x-ms-error-code") == Some("AuthenticationFailed")
@@ -88,15 +86,14 @@ impl Policy for SharedKey {
         if !self.was_misdated(date, &answer) {
             return Ok(answer);
         }
-        // Refused before anything was done, and now the service's time is known. The time limit of the exchange
-        // stays.
+        // Nothing was done, and now the service's time is known. The time limit stays.
         name_anew(request);
         self.sign(request, &self.clock.date())?;
         next[0].send(ctx, request, &next[1..]).await
     }
 }
 
-/// Builds the text to sign. Header names in `headers` are lower-case.
+/// Builds the text to sign; names in `headers` are lower-case.
 fn string_to_sign(
     account: &str,
     method: &str,
@@ -117,7 +114,7 @@ fn string_to_sign(
         &length,
         header("content-md5"),
         header("content-type"),
-        // The header `Date`: the date is in x-ms-date.
+        // Not `Date`: the date is in x-ms-date.
         "",
         header("if-modified-since"),
         header("if-match"),
@@ -133,7 +130,7 @@ fn string_to_sign(
     for (name, value) in ours {
         text.push_str(&format!("{name}:{}\n", value.trim()));
     }
-    // With an emulator the account is in the path as well, and so appears twice.
+    // With an emulator the account is in the path, too, and so appears twice.
     text.push_str(&format!("/{account}{}", url.path()));
     let mut query: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, value) in url.query_pairs() {
@@ -150,8 +147,7 @@ fn string_to_sign(
 }
 
 fn in_their_order(one: &str, other: &str) -> Order {
-    // The service sorts an underscore before the digits. Metadata of other programs has both, and a wrong order
-    // is a wrong signature.
+    // The service sorts an underscore before the digits; a wrong order is a wrong signature.
     let weights = |name: &str| name.replace('_', " ");
     weights(one).cmp(&weights(other))
 }

@@ -1,19 +1,16 @@
-//! Reads along the service's frames, for what the AMQP library does not pass on. Pure.
-//!
-//! It reports that a link has used up its credit (`flow` with `drain`), how many messages it delivered until
-//! then, and how the service answered a disposition. It skips what it does not understand: the library judges
-//! that.
+//! Reads along the service's frames, for what the AMQP library does not pass on: that a link has used up its
+//! credit, how many messages it delivered until then, and how the service answered a disposition. Pure. It
+//! skips what it does not understand.
 
 // Examined bytes of a frame; the fields in question are at its beginning.
 const KEEP: usize = 2048;
-// No frame is shorter than its own header.
 const HEADER: usize = 8;
 const SIZE: usize = 4;
 
 /// Event in the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrameEvent {
-    /// Service's end of a link, and the handle that stands for it.
+    /// Service's end of a link, and its handle.
     Attach {
         /// The link.
         link: LinkState,
@@ -49,7 +46,7 @@ pub struct LinkState {
 /// State in which the service settled a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryState {
-    /// Settled as requested, or in another way that is no refusal.
+    /// Settled, without a refusal.
     Done,
     /// Refused: condition and text.
     Refused(String, String),
@@ -66,15 +63,14 @@ impl FrameScanner {
     /// Takes in received bytes, and passes on the events in them.
     ///
     /// # Errors
-    /// The number of these bytes before a frame that is shorter than its own header. The library panics at such
-    /// a frame, and nothing behind it makes sense.
+    /// The number of bytes before a frame that is shorter than its own header: the library would panic at it.
     pub fn feed(&mut self, bytes: &[u8], mut tell: impl FnMut(FrameEvent)) -> Result<(), usize> {
         let (mut begun, mut at) = (0, 0);
         while at < bytes.len() {
             let rest = bytes.get(at..).unwrap_or_default();
             let wanted = self.size().unwrap_or(SIZE);
             let part = rest.len().min(wanted.saturating_sub(self.seen));
-            // A transfer can be 100 MB long: count its rest without keeping it.
+            // Transfers can be 100 MB long.
             let kept = KEEP.saturating_sub(self.head.len()).min(part);
             self.head.extend(rest.iter().take(kept));
             self.seen += part;
@@ -118,7 +114,7 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
     let (code, mut fields) = rest.described_list()?;
     match code {
         0x12 => {
-            // The handle is the service's own number: only the name identifies the link.
+            // Handles are the service's own: only the name identifies the link.
             let name = fields.text()?;
             let handle = fields.uint()??;
             let link = LinkState { channel, handle };
@@ -137,14 +133,14 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
         0x14 => {
             let handle = fields.uint()??;
             fields.skip(4)?;
-            // The last transfer of several completes a message; the library drops aborted ones.
+            // Only the last transfer of several completes a message.
             let more = fields.truth().unwrap_or(false);
             fields.skip(3)?;
             let aborted = fields.truth().unwrap_or(false);
             (!more && !aborted).then_some(FrameEvent::Delivered(LinkState { channel, handle }))
         }
         0x15 => {
-            // The client's own go the other way, and an unsettled one is no answer yet.
+            // The client's own go the other way, and an unsettled one is no answer.
             let by_receiver = fields.truth()?;
             let first = fields.uint()??;
             let last = fields.uint()?.unwrap_or(first);
@@ -164,7 +160,7 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
     }
 }
 
-/// Reader of one value after another; returns `None` at a value of another type.
+/// Reader of one value after another; `None` at a value of another type.
 struct ByteReader<'a>(&'a [u8]);
 
 impl<'a> ByteReader<'a> {
@@ -187,7 +183,7 @@ impl<'a> ByteReader<'a> {
         )
     }
 
-    /// Reads a described list: its code, and its content. Fields at the end may be absent.
+    /// Reads a described list: code and content. Fields at the end may be absent.
     fn described_list(&mut self) -> Option<(u64, ByteReader<'a>)> {
         if self.byte()? != 0 {
             return None;
@@ -329,7 +325,6 @@ mod tests {
         handle: 3,
     };
 
-    /// Returns everything that is looked for, mixed with other frames.
     fn stream(payload: usize) -> (Vec<u8>, Vec<FrameEvent>) {
         let refused = [
             0, 0x53, 0x25, 0xc0, 16, 1, 0, 0x53, 0x1d, 0xc0, 10, 2, 0xa3, 3, b'a', b':', b'b',
@@ -363,7 +358,7 @@ mod tests {
                 &[b"\x52\x03\x43\xa0\x01x\x43\x42\x42\x40\x40\x42", b"\x41"],
                 b"",
             ),
-            // A flow of the session, one without drain, and the one that counts.
+            // One of the session, one without drain, and the one that counts.
             frame(0x13, &[b"\x43\x43\x43\x43"], b""),
             frame(
                 0x13,
@@ -386,7 +381,6 @@ mod tests {
             ),
             frame(0x15, &[b"\x42\x52\x04\x40\x41", b"\0\x53\x24\x45"], b""),
             frame(0x15, &[b"\x42\x52\x04\x52\x06\x41", &refused], b""),
-            // An unsettled one, and one of the client's own.
             frame(0x15, &[b"\x42\x52\x04\x40\x42"], b""),
             frame(0x15, &[b"\x41\x52\x04\x40\x41"], b""),
         ];
@@ -438,7 +432,6 @@ mod tests {
                             }
                         }
                     }
-                    // At most so little of its size that the library waits for more.
                     assert!(
                         passed < sound.len() + 4,
                         "{size}, {behind} behind, by {cut}"

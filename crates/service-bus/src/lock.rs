@@ -1,14 +1,14 @@
 //! The lock of one message, and its settlement.
 //!
 //! # By its token
-//! The lock's token renews a lock, and settles a message, through `$management`: that answers, and works on
-//! every connection, so a cut connection costs nothing. Only a release needs the link, on the connection that
-//! delivered the message. Afterwards the message is abandoned instead, which counts one attempt.
+//! The lock's token renews and settles through `$management`, which answers on every connection, so a cut
+//! connection costs nothing. Only a release needs the link that delivered the message. Afterwards the message
+//! is abandoned instead, which counts one attempt.
 //!
 //! # When a settlement was not answered
-//! It may have been done. It is repeated as long as the lock lasts. If the service then answers that there is
-//! no such lock (410), the first one did it, or the lock was lost before. These cannot be told apart, so the
-//! result stays "not confirmed": never "failed", and never "done".
+//! It is repeated as long as the lock lasts. If the service then knows no such lock (410), the first one was
+//! done, or the lock was lost before. These cannot be told apart, so the result stays "not confirmed": never
+//! "failed", and never "done".
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -29,15 +29,15 @@ use trafficcop_core::util::lock;
 // Shortest and longest lock that a queue can have.
 const SHORTEST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(300);
-// Time that a message may have been under way, and difference of clocks that NTP keeps.
+// A message's time under way, and the difference of clocks that NTP keeps.
 const GRAIN: Duration = Duration::from_secs(1);
-// For a lock whose length comes from another machine's clock: the usual half minute is caught even if that
-// clock is off by ten seconds.
+// For a lock length that comes from another machine's clock: half a minute is caught even if that clock is off
+// by ten seconds.
 pub(super) const FIRST_RENEWAL: Duration = Duration::from_secs(20);
-// A slower request is as good as lost: a lock can be as short as this.
+// A lock can be as short as this.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
-// Time for which a lock that ended early limits others. The service loses one in its updates now and then; with
-// a wrong clock another one ends soon.
+// Time for which a lock that ended early limits others. The service loses one now and then; with a wrong clock
+// another one ends soon.
 const TAUGHT: Duration = Duration::from_secs(3600);
 
 pub(super) struct Held {
@@ -45,7 +45,6 @@ pub(super) struct Held {
     lock: LockToken,
     ticket: Ticket,
     state: tokio::sync::Mutex<State>,
-    /// Length that the service promised for the newest lock, by [`LockDuration::said`].
     lasts: Mutex<Option<Duration>>,
 }
 
@@ -90,14 +89,14 @@ impl Held {
         connection.map_err(|error| error.doubt(what))
     }
 
-    /// Returns the connection after this one, if it has ended; else, or if none comes in time, the error.
+    /// Returns the next connection, if this one has ended; else, or if none comes in time, the error.
     async fn after(
         &self,
         connection: &Arc<Connection>,
         error: BusError,
         give_up_at: Instant,
     ) -> Result<Arc<Connection>, BusError> {
-        // A living connection would give the same bad answer again: the caller decides.
+        // A living connection would give the same answer again.
         if !connection.has_ended() {
             return Err(error);
         }
@@ -105,8 +104,8 @@ impl Held {
         next.await.map_err(|_| error)
     }
 
-    /// Renews the lock; returns its length. If the connection ends meanwhile, repeats this on the next one:
-    /// that does no harm, and a short lock has no time for another attempt.
+    /// Renews the lock; returns its length. Repeats this on the next connection: that does no harm, and a short
+    /// lock has no time for another attempt.
     pub(super) async fn relock(&self, give_up_at: Instant) -> Result<Duration, Failure> {
         const WHAT: &str = "the lock is not renewed";
         let mut state = turn(&self.state, give_up_at).await?;
@@ -120,7 +119,7 @@ impl Held {
                 Ok(until) => {
                     let lock_duration = &self.shared.lock_duration;
                     state.t0 = t0;
-                    // An answer without an end is a renewal nevertheless, but gives no new length.
+                    // A renewal without an end gives no new length.
                     if until.is_some() {
                         state.length = lock_duration.of(until, wall(), t0);
                     }
@@ -128,8 +127,7 @@ impl Held {
                     return Ok(state.length);
                 }
                 Err(error) if error.is_lost() => {
-                    // Otherwise this message's own settlement may have ended it, which tells nothing of its
-                    // length.
+                    // Otherwise this message's own settlement may have ended it.
                     if state.settling.is_none() {
                         let lock_duration = &self.shared.lock_duration;
                         lock_duration.ended_early(state.t0, state.length, Instant::now());
@@ -152,7 +150,6 @@ impl Held {
     ) -> Result<(), BusError> {
         let on_link = self.shared.link_settle || matches!(how, Settlement::Release);
         if on_link && connection.delivered(self.ticket) {
-            // On another connection this number is another message's.
             return connection.dispose(self.ticket, how, give_up_at).await;
         }
         let by_token = match how {
@@ -161,8 +158,8 @@ impl Held {
             _ => how,
         };
         connection.settle(self.lock, by_token, give_up_at).await?;
-        // Not before the answer: that would be a second settlement. Without this the library keeps 270 bytes of
-        // each message for as long as the connection lives.
+        // Only now: before the answer it would be a second settlement. Without it the library keeps 270 bytes
+        // of each message until the connection ends.
         connection.forget(self.ticket, how);
         Ok(())
     }
@@ -178,8 +175,8 @@ pub(super) fn unsettled(why: &str) -> Failure {
     }
 }
 
-/// Closes a message whose lock the service does not know. Sends nothing on the link, not even to empty the
-/// library's map: a service that was wrong could still act on it.
+/// Closes a message whose lock the service does not know. Sends nothing on the link: a service that was wrong
+/// could still act on it.
 fn lose(state: &mut State, error: &BusError) -> Failure {
     let failure = if state.settling.is_some() {
         unsettled(&error.why())
@@ -193,7 +190,7 @@ fn lose(state: &mut State, error: &BusError) -> Failure {
     failure
 }
 
-/// Returns this machine's wall clock, in milliseconds since 1970, only to compare it with the service's.
+/// This machine's wall clock, in milliseconds since 1970, only to compare it with the service's.
 pub(super) fn wall() -> i64 {
     let nanos = OffsetDateTime::now_utc().unix_timestamp_nanos();
     i64::try_from(nanos / 1_000_000).unwrap_or(0)
@@ -232,8 +229,7 @@ impl Lock for Held {
             if error.is_lost() {
                 return Err(lose(&mut state, &error));
             }
-            // Repeat an unsent settlement on the next connection. For one that may have been done, the caller
-            // decides by the rest of its lock.
+            // If it may have been done, the caller decides by the rest of its lock.
             let next = match &error {
                 BusError::Unsent(_) => self.after(&connection, error, give_up_at).await,
                 _ => Err(error),
@@ -245,13 +241,13 @@ impl Lock for Held {
 
 /// Assumed length of a lock.
 ///
-/// The service reports the end of a lock by its own wall clock, and never its length. The difference to this
-/// machine's clock counts only if a queue can have such a lock: between 5 s and 5 min. Otherwise one of the
-/// clocks is wrong, and the user's `--lock-time` counts, or the shortest lock. The first renewal, after 20 s at
-/// the latest, catches a clock that is off by less. After a lock that ended too early, the following ones count
-/// as no longer, for an hour.
+/// The service reports the end of a lock by its own wall clock, never its length. The difference to this
+/// machine's clock counts only between 5 s and 5 min, which a queue can have. Otherwise one of the clocks is
+/// wrong, and `--lock-time` counts, or the shortest lock. The first renewal, after 20 s at the latest, catches
+/// a clock that is off by less. After a lock that ended too early, the following ones count as no longer, for
+/// an hour.
 ///
-/// Nothing here is a deadline: those count from the moment before a request was sent.
+/// Nothing here is a deadline: those count from before a request.
 #[derive(Debug)]
 pub(super) struct LockDuration {
     told: Option<Duration>,
@@ -274,7 +270,7 @@ impl LockDuration {
     }
 
     /// Returns the length of a lock that ends at `until`, at `now`: milliseconds since 1970, by the service's
-    /// clock and by this machine's. `at` is `now` by the clock that is never set.
+    /// clock and by this machine's. `at` is `now` by CLOCK_BOOTTIME.
     pub(super) fn of(&self, until: Option<i64>, now: i64, at: Instant) -> Duration {
         if let Some(told) = self.told {
             return told;
@@ -290,7 +286,7 @@ impl LockDuration {
         most.map_or(length, |most| length.min(most))
     }
 
-    /// Returns the length of this one lock; `None` if the user set one, or no lock can have this length.
+    /// Returns the length of this one lock, unless the user set one or no lock can have it.
     pub(super) fn said(&self, until: Option<i64>, now: i64) -> Option<Duration> {
         if self.told.is_some() {
             return None;
@@ -303,14 +299,14 @@ impl LockDuration {
         (at.since(since) < TAUGHT).then_some(most)
     }
 
-    /// Notes that a lock that counts from `t0`, with the length `believed`, had ended at `at`.
+    /// Notes that a lock from `t0`, with the length `believed`, had ended at `at`.
     pub(super) fn ended_early(&self, t0: Instant, believed: Duration, at: Instant) {
         let after = at.since(t0);
         // The user's value stays: the lock may have been lost in another way.
         if self.told.is_some() || after >= believed {
             return;
         }
-        // No queue has a shorter lock: the message was lost in another way.
+        // No queue has a shorter lock.
         let after = after.max(SHORTEST);
         let known = self.most(at);
         let most = known.map_or(after, |most| most.min(after));

@@ -1,7 +1,7 @@
 //! A pair of links for requests and their answers, as `$cbs` and `$management` have it.
 //!
-//! Every request has an identifier that is never used again, and an answer counts only for the request that it
-//! names. Pairing them by their order could turn a refused renewal into a success.
+//! An answer counts only for the request that it names, by an identifier that is never used again. Pairing by
+//! order could turn a refused renewal into a success.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -63,7 +63,7 @@ impl RequestLink {
             .attach(session)
             .await?;
         let waiting = Arc::new(Waiting::new());
-        // One reader for all callers: one that gives up must not take another's answer along.
+        // One reader: a caller that gives up must not take another's answer along.
         let reading = tokio::spawn(read(receiver, Arc::clone(&waiting), Arc::clone(&state)));
         Ok(RequestLink {
             name,
@@ -84,7 +84,7 @@ impl RequestLink {
         let sent = Instant::now();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = format!("{}:{number}", self.name);
-        // First: the answer may be faster than the return from sending.
+        // Before sending: the answer may come first.
         let mut expected = self.waiting.expect(id.clone());
         let mut properties = Properties::new();
         properties.message_id = Some(MessageId::String(id));
@@ -97,7 +97,7 @@ impl RequestLink {
             .body(AmqpValue(body))
             .build();
         let sending = async {
-            // The limit counts here, too: a send that hangs on a dead socket holds up those behind it.
+            // A send that hangs on a dead socket holds up those behind it.
             let mut sender = self.sender.lock().await;
             sender.send(message).await
         };
@@ -109,12 +109,12 @@ impl RequestLink {
                     SendError::MessageSizeExceeded(_) | SendError::MessageEncodeError
                 );
                 let error = BusError::from(error);
-                // The link refused to carry it: other callers on the link lose nothing.
+                // Other callers on the link lose nothing.
                 if unsent {
                     return Err(error);
                 }
                 self.state.close(error.clone());
-                // It was never handed to the connection: it can be repeated on the next one.
+                // It was never handed to the connection.
                 return Err(BusError::Unsent(error.why()));
             }
             None => {
@@ -154,12 +154,11 @@ async fn read(mut receiver: Receiver, waiting: Arc<Waiting<Answer>>, state: Arc<
             Ok(delivery) => {
                 let known = wire::answer(delivery.into_message())
                     .is_some_and(|(id, answer)| waiting.answered(&id, answer));
-                // It is late, or a repetition.
                 if !known {
                     tracing::debug!("ignored an answer without a request");
                 }
             }
-            // One request runs into its time limit; the link works, and other callers wait on it.
+            // One request runs into its time limit; the link still works.
             Err(RecvError::MessageDecode(error)) => {
                 tracing::debug!("ignored an answer that cannot be read ({})", error.source);
             }
@@ -216,7 +215,7 @@ impl<A> Expected<'_, A> {
 
 impl<A> Drop for Expected<'_, A> {
     fn drop(&mut self) {
-        // A connection of months must not fill with callers that gave up.
+        // A connection lives for months.
         lock(&self.waiting.open).remove(&self.id);
     }
 }

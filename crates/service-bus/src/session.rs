@@ -1,10 +1,9 @@
-//! A session that this worker holds: its messages one by one, its lock and its state. It must never count as
-//! held once the service may have given it to another instance.
+//! A session that this worker holds. It must never count as held once the service may have given it to another
+//! instance.
 //!
 //! # The lock lives on the link
-//! As soon as the link of a session ends, with its connection or alone, the service gives the session to the
-//! next caller. So there is no coming back: a session without its link is lost at once, and its workload is
-//! notified ([`Lock::lost`]).
+//! As soon as the link of a session ends, the service gives the session to the next caller. So there is no
+//! coming back: without its link a session is lost at once ([`Lock::lost`]).
 //!
 //! # Order
 //! There is credit for one message at a time, and only after the previous one was settled. A message that was
@@ -81,7 +80,7 @@ pub(super) async fn take(
     });
     let reader = Reader::new(link, connection, max_body, deliveries);
     tokio::spawn(reader.run(to_do, ended));
-    // The service locked it at an unknown moment. So lock it anew, and count from here.
+    // The service locked it at an unknown moment.
     let now = Instant::now();
     let first = async {
         held.renew(now + REQUEST).await?;
@@ -114,7 +113,7 @@ pub(super) struct HeldSession {
 }
 
 impl HeldSession {
-    /// Returns why it is lost. Also checks the connection, which can end before its reader knows.
+    /// Also checks the connection, which can end before its reader knows.
     fn is_lost(&self) -> Option<Failure> {
         let why = self.ended.borrow().clone();
         let cut = || "its connection has ended".to_owned();
@@ -182,7 +181,7 @@ impl HeldSession {
         how: &Settlement,
         give_up_at: Instant,
     ) -> Result<(), BusError> {
-        // First: the answer may be faster than the return from sending.
+        // Before sending: the answer may come first.
         let mut expected = self.connection.state.expect_on(&self.link, delivery);
         let gone = || BusError::Unsent("the link is closed".into());
         let asked = self.wants.send(Want::Settle(how.clone()));
@@ -330,7 +329,7 @@ impl Session for HeldSession {
         stored.await.map_err(|error| {
             let what = "the session's state is not stored";
             match self.failure(what, &error) {
-                // The service will never accept it: it is probably too large.
+                // It is probably too large.
                 Failure::Transient { why, .. } if error.is_refused_for_good() => {
                     Failure::Fatal { why, denied: false }
                 }
@@ -358,7 +357,7 @@ struct HeldMessage {
 #[derive(Default)]
 struct State {
     settling: bool,
-    /// Whether the service has refused it on the link: its last answer there for this message.
+    /// Whether the service has refused it on the link: its last answer there.
     refused: bool,
     closed: Option<Closed>,
 }

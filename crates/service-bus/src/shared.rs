@@ -1,5 +1,5 @@
-//! State that the connection task shares with callers of the queue: the present connection, and the messages
-//! that came by it.
+//! State that the connection task shares with callers: the present connection, and the messages that came by
+//! it.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -16,13 +16,12 @@ use trafficcop_azure::queue::Message;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 
-// Credit can lie for hours on an idle queue, and the lock counts from its giving. A message that may be older
-// than this, or than an eighth of its lock, is renewed before it is handed out.
+// Credit can lie for hours on an idle queue. A lock that may be older than this, or than an eighth of its
+// length, is renewed before the message is handed out.
 const OLD: Duration = Duration::from_secs(1);
 
 pub(super) struct SharedConnection {
     state: watch::Sender<ConnectionStatus>,
-    /// Signal that a caller waits for a connection.
     pub(super) hurry: Notify,
     pub(super) lock_duration: LockDuration,
     pub(super) link_settle: bool,
@@ -62,7 +61,7 @@ impl SharedConnection {
     pub(super) fn failed(&self, why: BusError) {
         self.state.send_modify(|state| {
             state.error = Some(why);
-            // A count, not a flag: each caller waits for failures from its own start on.
+            // A count, not a flag: each caller waits for later failures only.
             state.failures += 1;
         });
     }
@@ -71,7 +70,6 @@ impl SharedConnection {
         self.state.borrow().failures
     }
 
-    /// Returns why there is no connection, if there is none.
     pub(super) fn error(&self) -> Option<BusError> {
         let state = self.state.borrow();
         let none = || BusError::Unsent("there is no connection yet".into());
@@ -92,7 +90,7 @@ impl SharedConnection {
         };
         let mut state = self.state.subscribe();
         if good(&state.borrow()).is_none() {
-            // The task may be resting after a failure, and a lock cannot wait for its end.
+            // The task may be resting, and a lock cannot wait.
             self.hurry.notify_one();
         }
         // The connection that ended stays here for a moment longer.
@@ -105,7 +103,6 @@ impl SharedConnection {
         })
     }
 
-    /// Waits for a failure after the first `failures`.
     pub(super) async fn failing(&self, failures: u64) -> BusError {
         let mut state = self.state.subscribe();
         let failed = state.wait_for(|state| state.failures > failures).await;
@@ -117,7 +114,6 @@ impl SharedConnection {
 pub(super) struct Taken {
     pub(super) message: Message,
     pub(super) held: Arc<Held>,
-    /// Whether its lock was renewed since it came.
     pub(super) renewed: bool,
 }
 
@@ -126,7 +122,7 @@ impl Taken {
         let Message { t0, lock_time, .. } = self.message;
         let age = now.since(t0);
         if self.renewed {
-            // Another renewal on a slow line would not make it younger: a quarter is good enough.
+            // Another renewal on a slow line would not make it younger.
             age > lock_time / 4
         } else {
             age > OLD.min(lock_time / 8)
@@ -134,37 +130,36 @@ impl Taken {
     }
 }
 
-/// Messages between the link and the driver: how many may come, and those that were not handed out yet. Pure,
-/// except that it wakes waiting tasks.
+/// Messages between the link and the driver: how many may come, and those not handed out yet. Pure, except that
+/// it wakes waiting tasks.
 ///
 /// The connection task fills it; `take`, which can be dropped at any moment, empties it. Credit that is out,
 /// messages that are here and messages being renewed are together never more than the driver wants.
 ///
 /// # When a lock began
-/// The service locks a message when it sends it, somewhere between the giving of credit and the reading of the
-/// message. Only the first of these moments is safe to count from. Messages use credit in its order, so each
-/// counts from the moment before *its* credit was given. If that is longer ago than a small share of the lock
-/// (an idle queue, a pause of this process), the lock is renewed once before the message is handed out.
+/// The service locks a message somewhere between the giving of credit and the reading of the message. Only the
+/// first of these moments is safe to count from. Messages use credit in its order, so each counts from the
+/// moment before *its* credit was given. If that is too long ago (an idle queue, a pause of this process), the
+/// lock is renewed once before the message is handed out.
 #[derive(Default)]
 pub(super) struct Prefetch {
     state: Mutex<State>,
-    /// Signal that there may be a message to hand out.
+    /// Signal for a message to hand out.
     pub(super) filled: Notify,
-    /// Signal that there may be work for the connection task.
+    /// Signal for the connection task.
     pub(super) changed: Notify,
-    /// Signal that there may be no more work on messages.
+    /// Signal for the end of all work on messages.
     quiet: Notify,
 }
 
 #[derive(Default)]
 struct State {
     wanted: usize,
-    /// Moments before each credit that is still out was given, the oldest first.
+    /// Moments before each credit that is out was given, the oldest first.
     credit: VecDeque<Instant>,
     ready: VecDeque<Taken>,
-    /// Messages to be renewed.
     old: Vec<Taken>,
-    /// Number of messages that are being renewed, or given back.
+    /// Messages that are being renewed, or given back.
     busy: usize,
     closed: bool,
 }
@@ -191,15 +186,14 @@ impl Prefetch {
             && let Some(taken) = state.ready.pop_front()
         {
             if taken.is_old(now) {
-                // It became old while it lay here.
                 state.old.push(taken);
                 self.changed.notify_one();
             } else {
                 out.push(taken.message);
             }
         }
-        // These slots are no longer free. Without this, as many more messages would come and lie here while
-        // their locks run out.
+        // These slots are no longer free. Otherwise more messages would come and lie here while their locks run
+        // out.
         state.wanted -= out.len();
         out
     }
@@ -213,11 +207,9 @@ impl Prefetch {
         let out = state.credit.len();
         let missing = state.wanted.saturating_sub(state.here() + out);
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        // The library needs the total: less than before is an error to it.
         (missing > 0).then(|| (small(missing), small(out + missing)))
     }
 
-    /// Notes credit that was given after this moment.
     pub(super) fn gave(&self, count: u32, at: Instant) {
         let mut state = lock(&self.state);
         state.credit.extend((0..count).map(|_| at));
@@ -227,7 +219,7 @@ impl Prefetch {
         lock(&self.state).credit.len()
     }
 
-    /// Notes a message; returns the moment before its credit was given, if there was credit for it.
+    /// Notes a message; returns the moment before its credit was given, if there was any.
     pub(super) fn came(&self) -> Option<Instant> {
         lock(&self.state).credit.pop_front()
     }
@@ -236,7 +228,7 @@ impl Prefetch {
         lock(&self.state).credit.clear();
     }
 
-    /// Keeps a message that came, or returns it if it is not wanted any more.
+    /// Keeps a message, or returns an unwanted one.
     #[must_use]
     pub(super) fn put(&self, taken: Taken, now: Instant) -> Option<Taken> {
         let mut state = lock(&self.state);
@@ -258,21 +250,19 @@ impl Prefetch {
         }
     }
 
-    /// Returns the messages to be renewed; each counts as here.
     pub(super) fn old(&self) -> Vec<Taken> {
         let mut state = lock(&self.state);
         let old = std::mem::take(&mut state.old);
-        // Under the same lock: otherwise they would be nowhere in between, and credit would be given for them.
+        // Under the same lock: otherwise credit would be given for them.
         state.busy += old.len();
         old
     }
 
-    /// Keeps a message that was renewed. Returns an unwanted one, which counts as here until
-    /// [`Prefetch::done`].
+    /// Keeps a renewed message. Returns an unwanted one, which counts as here until [`Prefetch::done`].
     #[must_use]
     pub(super) fn renewed(&self, taken: Taken, now: Instant) -> Option<Taken> {
         let mut state = lock(&self.state);
-        // `>`, because it is itself one of those that are here.
+        // `>`: it is itself one of those here.
         if state.closed || state.here() > state.wanted {
             return Some(taken);
         }
@@ -281,7 +271,6 @@ impl Prefetch {
         None
     }
 
-    /// Counts another message as under work, until [`Prefetch::done`].
     pub(super) fn begin(&self) {
         lock(&self.state).busy += 1;
     }
@@ -295,7 +284,7 @@ impl Prefetch {
     pub(super) fn surplus(&self) -> Vec<Taken> {
         let mut state = lock(&self.state);
         let mut surplus = Vec::new();
-        // From the end: those in front came first, and are handed out next.
+        // Those in front came first, and are handed out next.
         while state.here() > state.wanted
             && let Some(taken) = state.ready.pop_back()
         {
@@ -310,7 +299,6 @@ impl Prefetch {
         state.closed = true;
         state.wanted = 0;
         let mut here: Vec<Taken> = state.ready.drain(..).collect();
-        // Old ones go as well: no task will renew them.
         here.append(&mut state.old);
         here
     }
@@ -318,7 +306,7 @@ impl Prefetch {
     pub(super) async fn settled(&self) {
         loop {
             let mut quiet = pin!(self.quiet.notified());
-            // Listen before looking: an end between the two must not be missed.
+            // Before looking: an end between the two must not be missed.
             quiet.as_mut().enable();
             if lock(&self.state).busy == 0 {
                 return;

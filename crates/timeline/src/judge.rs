@@ -19,7 +19,6 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     let mut runs: BTreeMap<_, Vec<Placed<'_>>> = BTreeMap::new();
     for record in &log.records {
         let boot = boot(record);
-        // Only whole boots are moved against each other.
         let placed = Placed {
             at: clocks.at(&boot, record.boottime_ns),
             deadline: record.deadline_ns.map(|ns| clocks.at(&boot, ns)),
@@ -32,8 +31,8 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     }
     let mut locks: BTreeMap<String, Draft> = BTreeMap::new();
     for ((_, boot, _, identity, pid), records) in &mut runs {
-        // Two records may have one time, so by number first; then by every field: the order of the lines must
-        // not matter.
+        // Two records may have one time: so by number, then by every field. The order of the lines must not
+        // matter.
         records.sort_by(|one, other| {
             let (one, other) = (one.record, other.record);
             (one.seq, one.boottime_ns, one).cmp(&(other.seq, other.boottime_ns, other))
@@ -76,7 +75,6 @@ fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
 
 #[derive(Default)]
 struct Draft {
-    // With the times at which each heard a doorbell.
     tracks: BTreeMap<(String, String), (Vec<Run>, Vec<At>)>,
     tenures: Vec<((String, String), Tenure)>,
 }
@@ -160,7 +158,7 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
             tenure
         })
         .collect();
-    // By all fields: the order of the files must not matter.
+    // The order of the files must not matter.
     tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.track, tenure.pid));
     conclude(&mut tenures);
     count_tokens(&mut tenures, skew);
@@ -173,19 +171,18 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
     }
 }
 
-/// Moves an unseen end to the beginning of the next tenure, if that is later than the last record: control is
-/// given only when no process of the last holder lives.
+/// Moves an unseen end to the beginning of the next tenure, which required that no process of the last holder
+/// lived.
 fn conclude(tenures: &mut [Tenure]) {
     for at in 0..tenures.len() {
         let lived = tenures[at].lived;
-        // Not always the very next one: if it began while this one certainly lived, that is an overlap and no
-        // end.
+        // A tenure that began while this one certainly lived is an overlap and no end.
         let next = tenures[at + 1..]
             .iter()
             .map(|next| next.from)
             .find(|from| *from >= lived);
         if let (End::Unseen { by, known_by }, Some(next)) = (&mut tenures[at].end, next)
-            // An earlier deadline stays: the guardian enforces it, so it is no guess.
+            // The guardian enforces an earlier deadline: it is no guess.
             && by.is_none_or(|by| next < by)
         {
             (*by, *known_by) = (Some(next), KnownBy::Next);
@@ -203,7 +200,7 @@ fn count_tokens(tenures: &mut [Tenure], skew: i64) {
         match greatest {
             Some((earlier, of)) if earlier >= token => {
                 let (before, after) = (&tenures[of], &tenures[at]);
-                // Between machines the order is unknown, unless their clocks cannot differ so much.
+                // Between machines the order is known only beyond the clocks' difference.
                 if before.boot == after.boot || after.from - before.from > skew {
                     tenures[at].violations.push(Violation::Token { earlier });
                 }
@@ -245,7 +242,7 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
         living.retain(|other| tenures[*other].lived > tenure.from);
         for &other in &living {
             let earlier = &tenures[other];
-            // How far one clock would have to be off for one tenure to end before the other began.
+            // How far one clock would have to be off for no overlap.
             let off = (earlier.lived - tenure.from).min(tenure.lived - earlier.from);
             overlaps.push(Overlap {
                 of: (other, at),

@@ -38,7 +38,7 @@ impl Log {
     }
 }
 
-/// Parses texts, each with its name. A record in several of them (a log and its copy) counts once.
+/// Parses texts, each with its name. A record in several of them counts once.
 #[must_use]
 pub fn read<'a>(texts: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Log {
     let mut log = Log::default();
@@ -65,7 +65,7 @@ fn record(line: &[u8]) -> Option<Record> {
     if let Ok(record) = serde_json::from_slice(line) {
         return Some(record);
     }
-    // Half a line of a process that was killed, followed by a line of another.
+    // Half a line of a killed process, followed by a line of another.
     let begin = line.windows(5).rposition(|part| part == b"{\"v\":")?;
     serde_json::from_slice(&line[begin..])
         .ok()
@@ -116,7 +116,6 @@ struct Run {
     pid: u32,
     from: At,
     to: At,
-    /// Exit status, if its last record has one.
     exit: Option<i32>,
     done: bool,
 }
@@ -129,10 +128,8 @@ struct Tenure {
     /// The boot, and so the clock, of its times.
     boot: String,
     token: Option<u64>,
-    /// When it reported control.
     from: At,
-    /// Last moment at which a process of it possibly lived: the tree's end, or the last record if its end was
-    /// not seen.
+    /// Last moment at which a process of it possibly lived: the tree's end, or the last record.
     lived: At,
     end: End,
     cause: Option<String>,
@@ -142,7 +139,6 @@ struct Tenure {
     hangs: Vec<At>,
     /// Whether it reports a possible overlap itself.
     confessed: bool,
-    /// Rules that it broke, even if no other instance had control.
     violations: Vec<Violation>,
 }
 
@@ -177,7 +173,7 @@ enum End {
 enum KnownBy {
     /// The guardian ends the command at the deadline.
     Deadline,
-    /// The next tenure began, which requires that no process of the last one lives.
+    /// The next tenure began: no process of the last one lived.
     Next,
     /// A later record of the same process.
     Itself,
@@ -204,7 +200,7 @@ struct Gap {
     after: usize,
     from: At,
     to: At,
-    /// Whether the end before it was not seen, so that the gap may have begun earlier.
+    /// Whether the end before it was not seen, so that it may have begun earlier.
     at_least: bool,
 }
 
@@ -214,12 +210,11 @@ struct Overlap {
     of: (usize, usize),
     from: At,
     to: At,
-    /// Whether it proves nothing: two machines, and no longer than their clocks may differ.
+    /// Whether it proves nothing: two machines, within the difference of their clocks.
     within_skew: bool,
 }
 
-// Two records of one boot that disagree by more were written before and after the clock was set: a slow writer
-// takes less.
+// Two records of one boot that disagree by more were written before and after the clock was set.
 const STEP: u64 = 250_000_000;
 
 /// Machine of a boot, and each record's moment with its distance to the wall clock.
@@ -257,7 +252,7 @@ impl Clocks {
         let mut clocks = Clocks::default();
         let mut notes = Vec::new();
         for (boot, (host, mut all)) in said {
-            // By the boot's own clock: steps are between neighbours.
+            // Steps are between neighbours on the boot's clock.
             all.sort_unstable();
             let steps: Vec<i64> = all
                 .windows(2)

@@ -1,6 +1,6 @@
-//! Format of the event log: the fields and words of a line. The man page is made from these lists.
+//! Format of the event log. The man page is made from these lists.
 //!
-//! A field's name or meaning never changes; readers ignore new fields that they do not know.
+//! A field's name or meaning never changes; readers ignore fields that they do not know.
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -121,7 +121,7 @@ words! {
 }
 
 impl EventKind {
-    /// Returns whether control changes hands with it, or may: such a line must be on the disk before the next.
+    /// Returns whether control may change hands: such a line must be on the disk before the next.
     #[must_use]
     pub fn changes_control(self) -> bool {
         matches!(

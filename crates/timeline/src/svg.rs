@@ -1,6 +1,5 @@
-//! Picture of a timeline: one track for each instance, tenures as bars with their tokens, and gaps, overlaps
-//! and unseen ends. One SVG without script or font. Every overlap must be visible: what would be too narrow is
-//! drawn wider.
+//! Picture of a timeline, as one SVG without script or font. Every overlap must be visible: what would be too
+//! narrow is drawn wider.
 
 mod canvas;
 
@@ -93,7 +92,6 @@ fn summary(timeline: &Timeline) -> String {
     )
 }
 
-/// Draws one lock from `top` on; returns where it ends.
 fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     let names: Vec<String> = lock.tracks.iter().map(name).collect();
     let longest = lock
@@ -104,7 +102,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     let axis = Axis::new(first(lock), last(lock), left, WIDTH - RIGHT - left);
     let tracks = top + HEAD;
     let bottom = tracks + lock.tracks.len() as f64 * TRACK;
-    // The background first: in SVG the order of elements is the only layering.
+    // First: in SVG the order of elements is the only layering.
     head(canvas, lock, top);
     for at in (0..lock.tracks.len()).step_by(2) {
         let y = tracks + at as f64 * TRACK;
@@ -135,14 +133,13 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     hand_overs(canvas, lock, &axis, tracks);
     for tenure in &lock.tenures {
         let y = tracks + tenure.track as f64 * TRACK + (TRACK - BAR) / 2.0;
-        // Shows who took over from whom.
         let colour = colour(tenure.track);
         strip(canvas, tenure, &axis, tracks - STRIP - 8.0, colour);
         bar(canvas, tenure, &axis, y, colour, &names[tenure.track]);
     }
     for overlap in &lock.overlaps {
         let (x, wide) = stretch(&axis, overlap.from, overlap.to);
-        // An overlap of a millisecond must be visible on a picture of a week.
+        // A millisecond must be visible on a picture of a week.
         let (x, wide) = if wide < 4.0 {
             (x - 1.0, 4.0)
         } else {
@@ -167,7 +164,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
         if !overlap.within_skew {
             let text = format!("overlap {length}");
             let half = text_width(&text, 12.0) / 2.0;
-            // The label of an overlap at the edge must not be cut off.
+            // The label must not be cut off at the edge.
             let middle = (x + wide / 2.0).clamp(left + half, WIDTH - RIGHT - half);
             let more = r#"class="bad" font-weight="700" text-anchor="middle""#;
             canvas.text((middle, tracks - STRIP - 13.0), 12.0, more, &text);
@@ -284,7 +281,7 @@ fn presence(canvas: &mut Canvas, track: &Track, axis: &Axis, y: f64, left: f64) 
     }
 }
 
-/// Draws a tenure in the strip above the tracks, for the lock as a whole.
+/// Draws a tenure in the strip above the tracks.
 fn strip(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str) {
     let (x, wide) = stretch(axis, tenure.from, tenure.to());
     let (_, seen) = stretch(axis, tenure.from, tenure.lived);
@@ -325,7 +322,6 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
     }
     let more = format!(r#"fill="{colour}" rx="{round:.1}""#);
     canvas.rect((x, y), (wide, BAR), &more, &title);
-    // A drain is a part of the tenure, with the lease still held.
     for (from, to) in &tenure.drains {
         let (x, wide) = stretch(axis, *from, *to);
         canvas.rect(

@@ -112,7 +112,7 @@ pub(super) fn name(track: &Track) -> String {
     }
 }
 
-/// Returns the name on one line: a name in a log must not control a terminal, or look like trafficcop's output.
+/// Returns the name on one line, which must not control a terminal, or look like trafficcop's output.
 fn plain_name(track: &Track) -> String {
     plain(&name(track))
 }
@@ -164,7 +164,6 @@ fn table(text: &mut String, lock: &Lock) {
     );
     let mut day = String::new();
     for (at, tenure) in lock.tenures.iter().enumerate() {
-        // In each line it would push the times out of a terminal.
         let today = date(tenure.from);
         if today != day {
             let _ = writeln!(text, "{today} (UTC)");
@@ -442,7 +441,7 @@ fn word(known_by: KnownBy) -> Option<&'static str> {
         KnownBy::Deadline => Some("deadline"),
         KnownBy::Next => Some("next"),
         KnownBy::Itself => Some("itself"),
-        // `null`, because programs test whether there is any evidence.
+        // Programs test whether there is any evidence.
         KnownBy::Nothing => None,
     }
 }

@@ -1,5 +1,3 @@
-//! Tests of how the sources of an account combine. The secrets are made up.
-
 use std::collections::HashMap;
 
 use super::*;

@@ -1,5 +1,4 @@
-//! Parsers for the name of a queue or subscription, and for a connection string of Service Bus. A slash with
-//! two possible meanings is refused where they differ.
+//! Parsers for the name of a queue or subscription, and for a connection string of Service Bus.
 
 use azure_core::credentials::Secret;
 
@@ -9,7 +8,6 @@ use crate::credential::{Credential, connection_string, refuse_quotes, unknown_pa
 
 const SUBSCRIPTIONS: &str = "Subscriptions";
 const DEAD_LETTERS: &str = "$DeadLetterQueue";
-// Of Azure's public cloud.
 const SUFFIX: &str = ".servicebus.windows.net";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -41,7 +39,7 @@ impl Typed {
                 let parts: Vec<&str> = text.split('/').collect();
                 let named = |name: &str| Namespace::named(name, &what);
                 let is_subscription = |at: usize| parts[at].eq_ignore_ascii_case(SUBSCRIPTIONS);
-                // Azure allows slashes in names of queues, so `a/b` could be one queue. Here it is a queue of a
+                // Azure allows slashes in names, so `a/b` could be one queue. Here it is a queue of a
                 // namespace, and a connection string for another namespace refuses it.
                 match parts.len() {
                     1 => (None, text.to_owned()),
@@ -71,7 +69,7 @@ impl Typed {
         }
     }
 
-    /// Returns whether `path`, of a connection string, is this entity, or the topic of this subscription.
+    /// Whether `path`, of a connection string, is this entity, or the topic of this subscription.
     pub(super) fn is_of(&self, path: &str) -> bool {
         let path = path.trim_matches('/');
         let topic = self.entity.split_once('/').filter(|(_, rest)| {
@@ -83,7 +81,7 @@ impl Typed {
     }
 }
 
-/// Checks the entity's path, and spells it as Microsoft's clients do.
+/// Checks the path, and spells it as Microsoft's clients do.
 fn check(path: &str) -> Result<String, String> {
     if path.is_empty() {
         return Err("names no queue: it is QUEUE, NAMESPACE/QUEUE or sb://HOST/QUEUE".to_owned());
@@ -148,7 +146,6 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
-    /// Parses `contoso`, or a whole host name of any cloud.
     pub(super) fn named(text: &str, what: &str) -> Result<Namespace, AccountError> {
         let host = match text.contains('.') {
             true => text.to_owned(),
@@ -189,7 +186,7 @@ impl Namespace {
         })
     }
 
-    /// Returns whether the other one is the same; a missing port here matches any.
+    /// Whether the other one is the same; a missing port here matches any.
     pub(super) fn is(&self, other: &Namespace) -> bool {
         self.host == other.host && self.port.is_none_or(|port| other.port == Some(port))
     }

@@ -12,10 +12,9 @@ pub(super) struct Canvas {
     pub(super) body: String,
 }
 
-/// Estimates a text's width, more often too wide than too narrow.
+/// Estimates a text's width by a wide font, because the real one is unknown.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars()
-        // The font is unknown, so this measures by a wide one.
         .map(|c| if c.is_ascii() { 0.56 } else { 1.05 })
         .sum::<f64>()
         * size
@@ -192,7 +191,6 @@ fn label(at: At, step: i64) -> String {
     part.unwrap_or_default().to_owned()
 }
 
-/// Draws the legend from `top` on; returns where it ends.
 pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
     let tenures = || timeline.locks.iter().flat_map(|lock| &lock.tenures);
     let solid = &*format!(r#"fill="{}" rx="3""#, colour(0));
@@ -248,7 +246,7 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
         ),
     ];
     let items = || items.iter().filter(|(there, ..)| *there);
-    // Text widths are only estimates, and would leave uneven gaps.
+    // Widths are only estimates, and would leave uneven gaps.
     let widest = items().map(|(.., text)| text_width(text, 12.0));
     let column = widest.fold(0.0, f64::max) + 32.0 + 10.0;
     let columns = ((WIDTH - 2.0 * RIGHT) / column).floor().max(1.0) as usize;
@@ -264,7 +262,6 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
     y + 34.0
 }
 
-/// Symbol of a legend item, 26 by 12.
 enum Sample<'a> {
     /// Rectangles on top of each other: how far down each begins; all end at the same height.
     Bands(Vec<(f64, &'a str)>),

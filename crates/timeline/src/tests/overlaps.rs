@@ -65,7 +65,7 @@ fn overlap_between_machines_within_the_skew_is_not_counted() {
 
 #[test]
 fn setting_the_clock_changes_nothing_on_its_machine() {
-    // Set back by an hour between the two: by the wall clock the second comes first.
+    // By the wall clock the second comes first.
     let (mut one, mut two) = pair();
     one.tenure(10, 50, 1).word(52, EventKind::Done);
     one.common.run = 8;

@@ -25,7 +25,6 @@ fn normal_tenure_breaks_no_rule() {
     one.holds(10, 1)
         .leases(10, 140, 150)
         .word(60, EventKind::Draining)
-        // Killed at its deadline, which took a while.
         .word(145, EventKind::TreeEmpty)
         .word(146, EventKind::LeftToRunOut);
     assert_eq!(broken(&[&one]), [""; 0]);

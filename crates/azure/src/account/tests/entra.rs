@@ -55,7 +55,6 @@ fn key_or_sas_with_a_client_credential_needs_a_choice() {
         let emulator = [(STRING, "UseDevelopmentStorage=true"), TENANT, CLIENT, own];
         assert_eq!(kind(&emulator, Auth::Auto), "emulator key");
     }
-    // The machine's identity and the CLI's login contradict nothing.
     assert_eq!(
         kind(&[ACCT, (KEY, SECRET), CLIENT], Auth::Auto),
         "account key"

@@ -6,8 +6,7 @@ use crate::variables::{Role, VARIABLES, withheld};
 const ACCT: (&str, &str) = (ACCOUNT, "myacct");
 const PLACE: (&str, &str) = ("IDENTITY_ENDPOINT", "https://localhost/token");
 
-/// Documented variables of `DefaultAzureCredential` in all SDKs, of managed identities, and of the Azure CLI's
-/// storage commands.
+/// Documented variables of `DefaultAzureCredential` in all SDKs, managed identities, and the Azure CLI.
 const DOCUMENTED: &str = "
     AZURE_TENANT_ID AZURE_CLIENT_ID AZURE_CLIENT_SECRET AZURE_FEDERATED_TOKEN_FILE AZURE_AUTHORITY_HOST
     AZURE_CLIENT_CERTIFICATE_PATH AZURE_CLIENT_CERTIFICATE_PASSWORD AZURE_CLIENT_SEND_CERTIFICATE_CHAIN

@@ -1,31 +1,30 @@
 //! Lock of one message, with the only copy of its newest pop receipt.
 //!
 //! It must never use an unconfirmed receipt, never overlap two requests about one message, and never delete a
-//! message unless its copy is known to be in the poison queue.
+//! message before its copy is in the poison queue.
 //!
 //! # A receipt is a compare-and-swap
 //! Every update and the delete carry the valid receipt, and an update replaces it. So a request that is
-//! repeated, delayed or overtaken takes effect at most once: the first to arrive makes the others stale.
-//! Repeating is safe; believing the answer to the repetition is not.
+//! repeated, delayed or overtaken takes effect at most once. Repeating is safe; believing the answer to the
+//! repetition is not.
 //!
 //! # When an update was not answered
-//! If the service did not carry it out, the receipt is good, and the next renewal succeeds. If it did, the
-//! message is hidden for longer, but the new receipt was in the lost answer. The next request is then refused
-//! (400 `PopReceiptMismatch`, sometimes 404 `MessageNotFound`), exactly as if another worker had taken the
-//! message. It is lost either way, because without a receipt nothing can be settled. But no other worker can
-//! take it before the end of the last *confirmed* lock, so that is the `until` of [`Failure::Lost`]: the
-//! command is drained, not killed at once. A refusal that no unanswered request explains means that another
-//! client took or deleted the message: no `until`.
+//! If it was not carried out, the receipt is good, and the next renewal succeeds. If it was, the new receipt is
+//! lost with the answer. The next request is then refused (400 `PopReceiptMismatch`, sometimes 404
+//! `MessageNotFound`), exactly as if another worker had taken the message. Without a receipt nothing can be
+//! settled, so the message is lost. But no other worker can take it before the last *confirmed* lock ends. That
+//! is the `until` of [`Failure::Lost`]: the command is drained, not killed at once. A refusal that no
+//! unanswered request explains means that another client took or deleted the message: no `until`.
 //!
 //! # When the message is gone for all workers
-//! It expired, by the `Date` of the answer that does not find it, or its queue was deleted. That is no loss: if
-//! its last confirmed lock had not ended by then, no other worker has it or will get it. So renewals succeed,
-//! and settlements have nothing left to do. A message that is not found before it expires was deleted by
-//! another client, and is lost.
+//! It expired, by the `Date` of the answer that does not find it, or its queue was deleted. That is no loss if
+//! its last confirmed lock had not ended by then: no other worker has it. So renewals succeed, and settlements
+//! have nothing left to do. A message that vanishes before it expires was deleted by another client, and is
+//! lost.
 //!
 //! # When a settlement was not answered
-//! If its repetition is refused, the first one took effect, provided that the last confirmed lock has not ended
-//! and no renewal was unanswered. Otherwise the result is unconfirmed: neither failed nor done.
+//! If its repetition is refused, the first one took effect, provided that the confirmed lock lasts and no
+//! renewal was unanswered. Otherwise the result is unconfirmed: neither failed nor done.
 
 use std::mem::discriminant;
 use std::sync::Arc;
@@ -47,7 +46,6 @@ pub(super) struct Service {
     pub(super) client: QueueApi,
     pub(super) poison_name: String,
     pub(super) poison: QueueApi,
-    /// Visibility timeout of a message.
     pub(super) seconds: i32,
     /// The part of it that trafficcop counts on.
     pub(super) lock_time: Duration,
@@ -55,7 +53,6 @@ pub(super) struct Service {
 
 pub(super) struct Held {
     service: Arc<Service>,
-    /// The message with its text, for the poison queue.
     message: Received,
     state: Mutex<State>,
     gone: AtomicBool,
@@ -86,7 +83,7 @@ impl State {
             ),
             false => error.why(),
         };
-        // With an end, the command is drained; without one it is killed at once.
+        // With an end, the command is drained, not killed at once.
         let until = unheard.then_some(self.until);
         let closed = Closed::Failed(Failure::Lost { until, why });
         let failure = closed.failure();
@@ -94,14 +91,12 @@ impl State {
         failure
     }
 
-    /// Judges a settlement whose receipt was refused; `earlier` may have been carried out.
     fn judge(
         &mut self,
         settlement: &Settlement,
         earlier: Option<&Settlement>,
         error: &ServiceError,
     ) -> Result<(), Failure> {
-        // Another client took or deleted the message.
         let Some(earlier) = earlier else {
             return Err(self.lose(error));
         };
@@ -109,7 +104,7 @@ impl State {
             settlement,
             Settlement::Complete | Settlement::DeadLetter { .. }
         );
-        // Of two different kinds it is unknown which one was carried out.
+        // It is unknown which of the two was carried out.
         let same = discriminant(earlier) == discriminant(settlement);
         let there = error.code() == Some("PopReceiptMismatch");
         if same && !self.renewing {
@@ -117,8 +112,8 @@ impl State {
                 // It is there, under another worker's receipt.
                 return Err(self.lose(error));
             }
-            // No other worker could get it until now, so the first request made this receipt stale. The moment
-            // of the answer counts: during a delay another worker may have taken and deleted it.
+            // No other worker could get it until now, so the first request made this receipt stale. The
+            // answer's moment counts: another worker may have taken and deleted it meanwhile.
             if Instant::now() < self.until {
                 return Ok(());
             }
@@ -157,14 +152,13 @@ impl Held {
         }
     }
 
-    /// Returns whether an answer that does not find the message means that it is gone for all workers.
     fn has_gone(&self, state: &State, error: &ServiceError) -> bool {
         // Otherwise another worker may have taken it before it expired, and its command may run.
         let was_ours =
             state.settling.is_none() && (self.message.is_last || Instant::now() < state.until);
         let why = match (error.code(), self.message.expires, error.date()) {
             _ if is_deleted(error) => "its queue was deleted",
-            // Both are by the service's clock, in whole seconds.
+            // Both by the service's clock, in whole seconds.
             (Some("MessageNotFound"), Some(expires), Some(date)) if date + GRAIN >= expires => {
                 "it has expired"
             }
@@ -178,7 +172,7 @@ impl Held {
         was_ours
     }
 
-    /// Returns whether the service refused because the message expires earlier.
+    /// Whether the service refused because the message expires earlier.
     fn outlasts_it(&self, seconds: i32, error: &ServiceError) -> bool {
         let hidden = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
         let refused = matches!(error, ServiceError::Answer { status: 400, .. });
@@ -190,12 +184,11 @@ impl Held {
         }
     }
 
-    /// Returns whether no other worker can get it even without a lock.
+    /// Whether no other worker can get it even without a lock.
     fn keeps_itself(&self) -> bool {
         self.message.is_last || self.is_gone()
     }
 
-    /// Renews the lock; the caller has the turn.
     async fn relock(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
         let Service {
             client,
@@ -241,7 +234,6 @@ impl Held {
         }
     }
 
-    /// Sends the request that settles it; the caller has the turn.
     async fn finish(
         &self,
         state: &mut State,
@@ -259,7 +251,7 @@ impl Held {
             ),
             Last::Show(seconds) => {
                 let update = client.update(id, &state.receipt, seconds, give_up_at);
-                // The new receipt is dropped: a worker that gave a message back must not touch it any more.
+                // Drop the new receipt: a message given back must not be touched any more.
                 (update.await.map(drop), Operation::Update)
             }
         };
@@ -269,7 +261,7 @@ impl Held {
                 state.settling.clone_from(&earlier);
             }
             match last {
-                // It stays hidden until its lock ends, and then returns unless it has expired.
+                // It stays hidden until its lock ends.
                 Last::Show(seconds) if self.outlasts_it(seconds, &error) => {
                     self.gone.store(self.message.is_last, Ordering::Relaxed);
                 }
@@ -282,9 +274,8 @@ impl Held {
         Ok(())
     }
 
-    /// Puts a copy into the poison queue; the caller has the turn.
     async fn put_aside(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
-        // Without the lock another worker may have the message, too. And the deletion needs time.
+        // Without the lock another worker may have the message. And the deletion needs time.
         let enough = Instant::now() + self.service.lock_time / 2;
         if !self.keeps_itself() && (state.renewing || state.until < enough) {
             self.relock(state, give_up_at).await?;
@@ -296,7 +287,6 @@ impl Held {
         } = &*self.service;
         let mut put = poison.put(&self.message.text, give_up_at).await;
         if matches!(&put, Err(error) if error.code() == Some("QueueNotFound")) {
-            // Fails without the right to create it, unless another client did so meanwhile.
             poison
                 .create(give_up_at)
                 .await
@@ -304,7 +294,7 @@ impl Held {
             put = poison.put(&self.message.text, give_up_at).await;
         }
         put.map_err(|error| error.failure(Operation::Put, poison_name, false))?;
-        // If the deletion fails, only that is repeated: no second copy appears.
+        // If the deletion fails, no second copy appears.
         state.put = true;
         Ok(())
     }
@@ -354,7 +344,6 @@ fn is_not_found(error: &ServiceError) -> bool {
     is_deleted(error) || matches!(error.code(), Some("PopReceiptMismatch" | "MessageNotFound"))
 }
 
-/// Returns whether the queue does not exist; its messages are gone with it.
 pub(super) fn is_deleted(error: &ServiceError) -> bool {
     matches!(error.code(), Some("QueueNotFound" | "QueueBeingDeleted"))
 }
