@@ -235,7 +235,8 @@ impl Account {
         }
         if told == 0 && self.endpoint.scheme() == "http" && !is_loopback(&self.endpoint) {
             tracing::warn!(
-                "plain http to {}: everyone on the network path can read and change the requests: use it for the emulator only",
+                "plain http to {}: everyone on the network path can read and change the requests: use it for the \
+                 emulator only",
                 self.endpoint
             );
         }

@@ -203,7 +203,8 @@ impl Credential {
         Err(super::account::missing(
             "the credential",
             format!(
-                "Entra ID is not available, this trafficcop was built without the feature 'entra': {}, or build it again",
+                "Entra ID is not available, this trafficcop was built without the feature 'entra': {}, or build it \
+                 again",
                 purpose.instead
             ),
         ))

@@ -235,7 +235,8 @@ pub fn tls_refusal(server: &str, error: &TlsError) -> String {
     match bad {
         // The second, where another authority has a trusted one's name.
         Bad::UnknownIssuer | Bad::BadSignature => format!(
-            "TLS: the issuer of {server}'s certificate is not trusted on this machine: name the authority's certificate with --ca-file"
+            "TLS: the issuer of {server}'s certificate is not trusted on this machine: name the authority's \
+             certificate with --ca-file"
         ),
         Bad::NotValidForName | Bad::NotValidForNameContext { .. } => {
             format!("TLS: the certificate of {server} is for another name: use that name")

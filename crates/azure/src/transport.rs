@@ -336,7 +336,8 @@ fn told(error: reqwest::Error, way: Option<String>) -> Error {
             refusal if refusal.starts_with("tunnel error: ") => "refused".to_owned(),
             eof if eof == "tls handshake eof" => {
                 format!(
-                    "{server} closed the connection before TLS began: check its port, and whether its address begins with http://"
+                    "{server} closed the connection before TLS began: check its port, and whether its address begins \
+                     with http://"
                 )
             }
             why => why,

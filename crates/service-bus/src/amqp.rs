@@ -198,7 +198,6 @@ pub(super) struct Connection {
     deliveries: Mutex<HashMap<u32, DeliveryInfo>>,
     dispositions: mpsc::UnboundedSender<Disposition>,
     /// The connection lives as long as these.
-    /// The connection lives as long as these.
     pub(super) handles: tokio::sync::Mutex<Option<(SessionHandle<()>, ConnectionHandle<()>)>>,
 }
 

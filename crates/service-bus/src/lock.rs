@@ -313,7 +313,8 @@ impl LockDuration {
         *lock(&self.most) = Some((most, at));
         if known != Some(most) {
             tracing::warn!(
-                "a lock that was to last {} s had ended after {} s: counting on {} s for an hour: check this machine's clock, or set --lock-time",
+                "a lock that was to last {} s had ended after {} s: counting on {} s for an hour: check this machine's \
+                 clock, or set --lock-time",
                 believed.as_secs(),
                 at.since(t0).as_secs(),
                 most.as_secs()
@@ -324,7 +325,8 @@ impl LockDuration {
     fn warn(&self, off: i64) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "the clock differs from the service's: a message seems to be locked for {} s, and no queue locks for that long; counting on {} s: set the clock, or set --lock-time",
+                "the clock differs from the service's: a message seems to be locked for {} s, and no queue locks for \
+                 that long; counting on {} s: set the clock, or set --lock-time",
                 off / 1000,
                 SHORTEST.as_secs()
             );

@@ -73,7 +73,8 @@ fn explain(host: &str, port: u16, why: &io::Error) -> BusError {
     };
     BusError::Unusable(match error {
         TlsError::InvalidMessage(_) => format!(
-            "{host}:{port} does not speak TLS, so it is not a Service Bus (its port is 5671): check the endpoint, or set UseDevelopmentEmulator=true for the emulator"
+            "{host}:{port} does not speak TLS, so it is not a Service Bus (its port is 5671): check the endpoint, or \
+             set UseDevelopmentEmulator=true for the emulator"
         ),
         _ => tls_refusal(&format!("{host}:{port}"), error),
     })

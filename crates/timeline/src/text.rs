@@ -39,15 +39,22 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "locks.tenures",
-        "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an unseen end: deadline, next, itself, or null), seen_until (the last moment at which it is known to have been there), deadline, cause, drains and doubts (pairs of times), hangs (when its command was found not to work any more: --watchdog, --health), overlap (it reports that it cannot exclude one), violations (the rules that it broke: a token that is not greater than an earlier one, a deadline that does not end before the lease, a command that outlived the lease, a lease that was given back before the command's tree was empty)",
+        "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an unseen end: \
+         deadline, next, itself, or null), seen_until (the last moment at which it is known to have been there), \
+         deadline, cause, drains and doubts (pairs of times), hangs (when its command was found not to work any more: \
+         --watchdog, --health), overlap (it reports that it cannot exclude one), violations (the rules that it broke: \
+         a token that is not greater than an earlier one, a deadline that does not end before the lease, a command \
+         that outlived the lease, a lease that was given back before the command's tree was empty)",
     ),
     (
         "locks.gaps",
-        "times without a holder: from, to, seconds, at_least (the end before it was not seen: it may have begun earlier)",
+        "times without a holder: from, to, seconds, at_least (the end before it was not seen: it may have begun \
+         earlier)",
     ),
     (
         "locks.overlaps",
-        "when two had: tokens, identities, from, to, seconds, within_skew (on two machines and not longer than --skew: not counted)",
+        "when two had: tokens, identities, from, to, seconds, within_skew (on two machines and not longer than --skew: \
+         not counted)",
     ),
 ];
 

@@ -272,7 +272,8 @@ pub enum TargetError {
     Name(String),
     /// The name is too long with `-poison` added.
     #[error(
-        "the queue's name is {0} characters long, so '-poison' does not fit behind it (63 at most): name a poison queue with --poison-queue"
+        "the queue's name is {0} characters long, so '-poison' does not fit behind it (63 at most): name a poison \
+         queue with --poison-queue"
     )]
     Poison(usize),
     /// Dead letters would return at once.

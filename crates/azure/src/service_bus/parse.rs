@@ -109,7 +109,8 @@ fn check(path: &str) -> Result<String, String> {
     }
     if !fits(path, 260) {
         return Err(
-            "is not a queue's name: at most 260 letters, digits, '.', '-', '_' and '/', beginning and ending with a letter or digit"
+            "is not a queue's name: at most 260 letters, digits, '.', '-', '_' and '/', beginning and ending with a \
+             letter or digit"
                 .to_owned(),
         );
     }
@@ -132,7 +133,8 @@ pub(super) fn scheme_is_ours(scheme: &str, what: &str) -> Result<(), AccountErro
         "sb" | "amqps" => Ok(()),
         "amqp" => Err(malformed(
             what,
-            "is for plain TCP, which only the emulator may use: write sb://, and for the emulator UseDevelopmentEmulator=true in the connection string",
+            "is for plain TCP, which only the emulator may use: write sb://, and for the emulator \
+             UseDevelopmentEmulator=true in the connection string",
         )),
         _ => Err(malformed(what, "does not begin with sb://")),
     }
