@@ -368,7 +368,7 @@ impl ServiceError {
                 page: false,
                 ..
             } => match (status, code.as_deref()) {
-                // Even if proven; a new credential ends it.
+                // A refusal even if proven, because only a new credential ends it.
                 (401 | 403, Some(_))
                 | (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => true,
                 _ if proven => return self.doubt(operation),

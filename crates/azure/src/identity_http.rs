@@ -153,7 +153,7 @@ fn said(body: &[u8]) -> (String, bool) {
     };
     let passing = ["temporarily_unavailable", "server_error"].contains(&&*said.error);
     let first = said.error_description.lines().next().unwrap_or_default();
-    // It names request and time: each attempt would be news for the log.
+    // The rest names the request and the time: each attempt would be news for the log.
     let first = first.split(" Trace ID").next().unwrap_or_default();
     let first = first.trim_end_matches('.');
     let joint = if first.is_empty() { "" } else { ", " };

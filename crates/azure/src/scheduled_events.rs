@@ -95,7 +95,7 @@ impl EventFollower {
                 }
             }
         };
-        // A late one comes through the channel.
+        // A late announcement comes through the channel.
         let _in_time = timeout(limit, looked).await;
         self.words.try_recv().ok().flatten()
     }

@@ -163,7 +163,7 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
         .stack_size(STACK)
         .spawn(move || serve(&name, &asked));
     started.map_err(|why| {
-        // This kind passes: the caller tries an unsent request again.
+        // This kind of error is temporary: the caller tries an unsent request again.
         let why = format!("{host} cannot be looked up: no thread can be started: {why}");
         io::Error::new(io::ErrorKind::WouldBlock, why)
     })?;
@@ -174,7 +174,8 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
 
 fn serve(name: &str, asked: &mpsc::Receiver<Asker>) {
     while let Ok(first) = asked.recv() {
-        // One answer for all: otherwise each attempt during a hang would need its own look-up later.
+        // All waiting requests get one answer: otherwise each attempt during a hang would need its own look-up
+        // later.
         let mut askers: Vec<Asker> = std::iter::once(first).chain(asked.try_iter()).collect();
         askers.retain(|asker| !asker.is_closed());
         if askers.is_empty() {

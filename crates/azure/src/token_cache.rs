@@ -166,7 +166,7 @@ impl TokenCache {
                 return Ok(token.secret.clone());
             }
             match &state.error {
-                // The caller can use the time to try the store again.
+                // Do not wait: the caller can use the time to try the store again.
                 Some(error) if !due => return Err(error.clone()),
                 _ => state.attempts,
             }

@@ -48,7 +48,8 @@ pub(crate) struct Client {
     direct: bool,
     proxy: Option<Arc<Proxy>>,
     names: Names,
-    // Built late: without certificates that fails, which must be a request's error, and none for plain http.
+    // Built late, because building fails without certificates. That must be a request's error, and none for
+    // plain http.
     built: Mutex<Option<std::result::Result<reqwest::Client, String>>>,
     #[cfg(debug_assertions)]
     simulated: Option<Arc<dyn HttpClient>>,
@@ -131,6 +132,7 @@ impl Client {
     fn client(&self) -> Result<reqwest::Client> {
         lock(&self.built)
             .get_or_insert_with(|| {
+                // Fails only if the program installed another, which serves as well.
                 let _ = set_async_runtime(Arc::new(Tokio));
                 build(self)
             })

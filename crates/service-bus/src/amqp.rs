@@ -298,7 +298,8 @@ impl Connection {
         }
         let info = lock(&self.deliveries).remove(&ticket.delivery);
         if let Some(info) = info {
-            // The service ignores this for a settled message. In case it does not, only a completed one may go.
+            // The service refuses a second settlement. If it took this one nevertheless, only a completed
+            // message may go.
             let outcome = match how {
                 Settlement::Complete => Accepted {}.into(),
                 _ => Released {}.into(),

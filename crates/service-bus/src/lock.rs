@@ -34,7 +34,7 @@ const GRAIN: Duration = Duration::from_secs(1);
 // For a lock length that comes from another machine's clock: half a minute is caught even if that clock is off
 // by ten seconds.
 pub(super) const FIRST_RENEWAL: Duration = Duration::from_secs(20);
-// A lock can be as short as this.
+// A slower request is as good as lost: a lock can be as short as this.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
 // Time for which a lock that ended early limits others. The service loses one now and then; with a wrong clock
 // another one ends soon.
@@ -229,7 +229,7 @@ impl Lock for Held {
             if error.is_lost() {
                 return Err(lose(&mut state, &error));
             }
-            // If it may have been done, the caller decides by the rest of its lock.
+            // Repeat only an unsent settlement. The caller decides about the others, by the rest of the lock.
             let next = match &error {
                 BusError::Unsent(_) => self.after(&connection, error, give_up_at).await,
                 _ => Err(error),
@@ -306,7 +306,7 @@ impl LockDuration {
         if self.told.is_some() || after >= believed {
             return;
         }
-        // No queue has a shorter lock.
+        // No queue has a shorter lock: the message was lost in another way.
         let after = after.max(SHORTEST);
         let known = self.most(at);
         let most = known.map_or(after, |most| most.min(after));

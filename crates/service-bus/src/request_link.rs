@@ -109,12 +109,12 @@ impl RequestLink {
                     SendError::MessageSizeExceeded(_) | SendError::MessageEncodeError
                 );
                 let error = BusError::from(error);
-                // Other callers on the link lose nothing.
+                // The link refused to carry it: other callers lose nothing.
                 if unsent {
                     return Err(error);
                 }
                 self.state.close(error.clone());
-                // It was never handed to the connection.
+                // It was never handed to the connection: it can be repeated on the next one.
                 return Err(BusError::Unsent(error.why()));
             }
             None => {
@@ -215,7 +215,7 @@ impl<A> Expected<'_, A> {
 
 impl<A> Drop for Expected<'_, A> {
     fn drop(&mut self) {
-        // A connection lives for months.
+        // A connection of months must not fill with callers that gave up.
         lock(&self.waiting.open).remove(&self.id);
     }
 }

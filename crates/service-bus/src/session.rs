@@ -80,7 +80,7 @@ pub(super) async fn take(
     });
     let reader = Reader::new(link, connection, max_body, deliveries);
     tokio::spawn(reader.run(to_do, ended));
-    // The service locked it at an unknown moment.
+    // The service locked it at an unknown moment. So lock it anew, and count from here.
     let now = Instant::now();
     let first = async {
         held.renew(now + REQUEST).await?;
@@ -113,7 +113,7 @@ pub(super) struct HeldSession {
 }
 
 impl HeldSession {
-    /// Also checks the connection, which can end before its reader knows.
+    /// Returns why it is lost. Also checks the connection, which can end before its reader knows.
     fn is_lost(&self) -> Option<Failure> {
         let why = self.ended.borrow().clone();
         let cut = || "its connection has ended".to_owned();
@@ -214,7 +214,7 @@ impl HeldSession {
         asked.await.map(drop)
     }
 
-    /// Whether no earlier message, which was given back, is still there.
+    /// Whether it is this message's turn: no earlier one, which was given back, is still there.
     async fn is_next(&self, number: Option<i64>, give_up_at: Instant) -> Result<bool, Failure> {
         let given_back = *lock(&self.given_back);
         if let (Some(given_back), Some(number)) = (given_back, number)

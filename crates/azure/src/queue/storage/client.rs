@@ -125,7 +125,7 @@ fn written(text: &str) -> Result<Vec<u8>, ServiceError> {
 }
 
 fn read(xml: &[u8]) -> Result<Vec<Received>, ServiceError> {
-    // They may be locked, and return when the lock expires.
+    // Unreadable messages may be locked; they return when the lock expires.
     let list: ReceivedMessages = from_xml(escaped(xml))
         .map_err(|_| ServiceError::Silence("unknown: the messages cannot be read".to_owned()))?;
     list.items.into_iter().flatten().map(told).collect()

@@ -104,7 +104,7 @@ impl State {
             settlement,
             Settlement::Complete | Settlement::DeadLetter { .. }
         );
-        // It is unknown which of the two was carried out.
+        // Of two different kinds it is unknown which one was carried out.
         let same = discriminant(earlier) == discriminant(settlement);
         let there = error.code() == Some("PopReceiptMismatch");
         if same && !self.renewing {
@@ -294,7 +294,7 @@ impl Held {
             put = poison.put(&self.message.text, give_up_at).await;
         }
         put.map_err(|error| error.failure(Operation::Put, poison_name, false))?;
-        // If the deletion fails, no second copy appears.
+        // If the deletion fails, only that is repeated: no second copy appears.
         state.put = true;
         Ok(())
     }
