@@ -1,5 +1,4 @@
-//! Accounts: address and credential of a storage service, from environment variables that Azure's tools read, a URL
-//! with a SAS, or the emulator's well-known account.
+//! Accounts: address and credential of a storage service.
 
 use std::fmt;
 use std::sync::Arc;
@@ -27,7 +26,6 @@ use trafficcop_core::clock::Instant;
 #[cfg(feature = "entra")]
 use trafficcop_core::util::SharedMemory;
 
-// Time before the end of a SAS in which it is reported as a warning.
 const LAST_WEEK: azure_core::time::Duration = azure_core::time::Duration::days(7);
 
 /// A service of a storage account, with the credential for it.
@@ -42,7 +40,6 @@ pub struct Account {
     // End of the SAS, and what the log already has of it: a level of [`Account::tell`].
     pub(super) sas_end: Option<OffsetDateTime>,
     pub(super) told: Arc<AtomicU8>,
-    /// The variable or flag that brought a key or a SAS.
     pub(super) source: Option<&'static str>,
 }
 
@@ -56,9 +53,8 @@ impl fmt::Debug for Account {
 }
 
 impl Account {
-    /// Finds the account's blob service in the environment (`get`), the flags, and the lock's URL if it is one. Sources
-    /// that agree overlap; sources that contradict each other are refused. Sends no request, and reads no certificates
-    /// except those of `--ca-file`.
+    /// Finds the account's blob service in the environment (`get`), the flags, and the lock's URL if it is one.
+    /// Refuses contradictory sources. Sends nothing, and reads no certificates except `--ca-file`.
     pub fn find(
         get: &dyn Fn(&str) -> Option<String>,
         options: &AuthOptions,
@@ -93,7 +89,7 @@ impl Account {
         url: Option<&Url>,
         own: Option<Credential>,
     ) -> Result<Account, AccountError> {
-        // Earlier sources decide what a later one may add, and a URL with a SAS may override all of them.
+        // Earlier sources decide what a later one may add; a URL with a SAS may override all.
         let mut found = AccountBuilder::about(service);
         found.own = own;
         let url = url.map(split_url).transpose()?;
@@ -129,7 +125,7 @@ impl Account {
         found.finish(options, &env)
     }
 
-    /// Returns whether the credential opens one blob only: a service SAS, not an account SAS.
+    /// Returns whether the credential is a service SAS for one blob.
     pub fn is_for_one_blob(&self) -> bool {
         let Credential::Sas(sas) = &self.credential else {
             return false;
@@ -149,7 +145,7 @@ impl Account {
         }
     }
 
-    /// Gets a token if requests need one, and returns how long it is valid; `None` for other credentials.
+    /// Gets a token if requests need one; returns how long it is valid.
     #[cfg_attr(
         not(feature = "entra"),
         expect(unused_variables, reason = "nobody asks")
@@ -166,7 +162,7 @@ impl Account {
         Ok(None)
     }
 
-    /// Shares the account's token with processes that will be forked. `make` is called only if there are tokens.
+    /// Shares the token with processes that will be forked; calls `make` only if there are tokens.
     #[cfg(feature = "entra")]
     pub fn with_shared_token(
         mut self,
@@ -181,7 +177,7 @@ impl Account {
         self
     }
 
-    /// Adds the name of the credential to a refusal, and when it expired.
+    /// Adds the credential's name to a refusal, and when it expired.
     #[must_use]
     pub fn naming_the_credential(&self, failure: Failure) -> Failure {
         match failure {
@@ -209,7 +205,7 @@ impl Account {
             .is_some_and(|end| end < OffsetDateTime::now_utc())
     }
 
-    /// Returns when the SAS ends, as text, and whether that is within a week or past.
+    /// Returns when the SAS ends, and whether that is within a week or past.
     pub fn sas_end(&self) -> Option<(String, bool)> {
         let end = self.sas_end?;
         let left = end - OffsetDateTime::now_utc();
@@ -239,7 +235,8 @@ impl Account {
         }
         if told == 0 && self.endpoint.scheme() == "http" && !is_loopback(&self.endpoint) {
             tracing::warn!(
-                "plain http to {}: everyone on the network path can read and change the requests: use it for the emulator only",
+                "plain http to {}: everyone on the network path can read and change the requests: use it for the \
+                 emulator only",
                 self.endpoint
             );
         }
@@ -262,10 +259,10 @@ impl Account {
         &self.endpoint
     }
 
-    /// Adds the SAS, if there is one, to `url`; the result is a secret.
+    /// Adds the SAS, if any, to `url`; the result is a secret.
     pub fn authorised(&self, url: &Url) -> Url {
         let mut url = url.clone();
-        // In the URL and not in a policy: the clients copy it to every URL that they derive.
+        // In the URL, not in a policy: the clients copy it to every URL that they derive.
         if let Credential::Sas(sas) = &self.credential {
             url.set_query(Some(sas.secret()));
         }
@@ -289,7 +286,7 @@ impl Account {
             client: Arc::clone(&self.client),
         });
         ClientOptions {
-            // Last, so that what they sign is what is sent; each call has its id by then.
+            // Last, so that what they sign is what is sent.
             per_try_policies: signing.into_iter().chain([own_answers as _]).collect(),
             // The clients' retries outlast a lease (74 to 82 s), and would repeat what may have been done.
             retry: RetryOptions::none(),
@@ -313,7 +310,7 @@ impl Account {
 
     /// Returns the account with a new client and clock, for a forked process.
     pub fn in_another_process(&self, clock: ServiceClock) -> Account {
-        // The parent's last requests may still be on their way, so nothing is shared.
+        // The parent's last requests may still be on their way.
         let client = Arc::new(self.client.anew());
         let credential = match &self.credential {
             #[cfg(feature = "entra")]
@@ -400,10 +397,9 @@ pub struct Service {
     pub(super) word: &'static str,
     pub(super) part: &'static str,
     pub(super) variable: Option<&'static str>,
-    // Its address in an emulator without options.
     pub(super) emulator: &'static str,
     pub(super) differs: &'static str,
-    // Connections to keep open: each message in work renews its lock; a lease needs one, and a second for reads.
+    // Connections to keep open: each message in work renews its lock; a lease needs one, and one for reads.
     pub(super) idle: usize,
 }
 

@@ -17,7 +17,7 @@ use super::variables::{ENDPOINT, MODE};
 
 /// Variable with a connection string.
 pub const STRING: &str = "AZURE_STORAGE_CONNECTION_STRING";
-/// Variable with the name of an account.
+/// Variable with an account's name.
 pub const ACCOUNT: &str = "AZURE_STORAGE_ACCOUNT";
 /// Variable with an account key.
 pub const KEY: &str = "AZURE_STORAGE_KEY";
@@ -27,20 +27,17 @@ pub(super) const SUFFIX: &str = "AZURE_STORAGE_ENDPOINT_SUFFIX";
 pub(super) const THE_URL: &str = "the URL";
 pub(super) const THE_FLAG: &str = "--emulator";
 
-/// Account of the emulator; its key is no secret, every Azurite has it.
+/// Account of the emulator; every Azurite has this key.
 pub(super) const EMULATOR: &str = "devstoreaccount1";
 pub(super) const EMULATOR_KEY: &str =
     "Eby8vdM02xNOcqFlqUwJPLlmEtlCDXJ1OUzFT50uSRZ6IFsuFq2UVErCz4I6tq/K1SZFPTOtr/KBHBeksoGMGw==";
 
 type Result<T> = std::result::Result<T, AccountError>;
-// The variable, flag or URL, as messages name it.
 type Source = &'static str;
-/// A value with its first source.
 type Setting<T> = Option<(T, Source)>;
 
 pub(super) struct AccountBuilder {
     service: &'static Service,
-    // Whether a connection string was given.
     pub(super) string: bool,
     name: Setting<String>,
     key: Setting<String>,
@@ -48,7 +45,7 @@ pub(super) struct AccountBuilder {
     endpoint: Setting<Url>,
     suffix: Setting<String>,
     protocol: Option<String>,
-    // The program's credential; no variable or URL can hold one.
+    // The program's; no variable or URL can hold one.
     pub(super) own: Option<Credential>,
 }
 
@@ -98,7 +95,7 @@ impl AccountBuilder {
     }
 
     pub(super) fn key(&mut self, key: &str, source: Source) -> Result<()> {
-        // Otherwise only the first request would report a failed signature.
+        // Otherwise only the first request would report it.
         if azure_core::base64::decode(key).map_or(true, |bytes| bytes.is_empty()) {
             return Err(malformed(
                 format!("the account key in {source}"),
@@ -121,7 +118,7 @@ impl AccountBuilder {
     }
 
     pub(super) fn suffix(&mut self, suffix: &str, source: Source) -> Result<()> {
-        // The suffix becomes part of an address that receives the key's signatures.
+        // It becomes part of an address that receives the key's signatures.
         let label = |label: &str| {
             !label.is_empty()
                 && label
@@ -184,7 +181,7 @@ impl AccountBuilder {
                 "defaultendpointsprotocol" => self.protocol = Some(value.to_ascii_lowercase()),
                 "blobendpoint" | "queueendpoint" | "tableendpoint" | "fileendpoint"
                 | "dfsendpoint" | "webendpoint" => {}
-                // A replica is read-only, and a lease is not.
+                // A replica is read-only.
                 part if part.ends_with("secondaryendpoint") => {}
                 part => return Err(unknown_part(part, STRING)),
             }
@@ -217,7 +214,7 @@ impl AccountBuilder {
         };
         if let Some(sas) = &url.sas {
             if !same_account && self.endpoint.as_ref().is_none_or(|(_, s)| *s != THE_FLAG) {
-                // A URL with a SAS needs nothing else: settings for another account are not about this lock.
+                // Settings for another account are not about this lock.
                 *self = AccountBuilder {
                     own: self.own.take(),
                     ..AccountBuilder::about(self.service)
@@ -274,7 +271,7 @@ impl AccountBuilder {
             let how = format!("is not read: pass the whole URL, or set {STRING}; or unset it");
             return Err(malformed(ENDPOINT, how));
         }
-        // Again, because the address may consist of parts.
+        // Again: the address may consist of parts.
         safe(&endpoint)?;
         let name = match (&self.name, split_url(&endpoint)?.account) {
             (Some((name, _)), _) => Some(name.clone()),
@@ -302,7 +299,6 @@ impl AccountBuilder {
             self.sas.as_ref().map(|(_, source)| *source),
         );
         let (auth, by_key) = match env(MODE).as_deref() {
-            // A flag, or the program's credential, overrides this variable.
             Some(_) if options.auth != Auth::Auto || known_key || self.own.is_some() => {
                 (options.auth, false)
             }
@@ -330,7 +326,7 @@ impl AccountBuilder {
                     },
                     what: format!("the account key in {source}"),
                     typed: source == THE_FLAG,
-                    // The emulator's key is public and opens nothing else, so an identity does not contradict it.
+                    // The emulator's key opens nothing else, so an identity does not contradict it.
                     is_meant: known_key,
                 }),
             },

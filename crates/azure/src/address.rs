@@ -1,4 +1,4 @@
-//! Addresses of services: split, checked, and cleaned for messages, which must show no secret.
+//! Addresses of services: split, checked, and cleaned for messages.
 
 use azure_core::time::{OffsetDateTime, parse_rfc3339};
 use url::{Host, Url};
@@ -11,8 +11,7 @@ use trafficcop_core::util::spelt_out;
 pub struct SplitUrl {
     pub endpoint: Url,
     pub account: Option<String>,
-    // Below the account, without a leading slash. Still encoded: a blob's name may have encoded slashes as well as
-    // plain ones.
+    // Below the account. Still encoded: a blob's name may have encoded slashes and plain ones.
     pub path: String,
     pub sas: Option<String>,
 }
@@ -28,8 +27,8 @@ pub fn is_label(name: &str) -> bool {
         && !name.contains("--")
 }
 
-/// Splits a URL of a service: the account is the host's first label, or, for local hosts and IP addresses, the first
-/// part of the path.
+/// Splits a service's URL: the account is the host's first label, or, for local hosts and IP addresses, the
+/// first part of the path.
 pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
     safe(url)?;
     let path = url.path().trim_start_matches('/');
@@ -44,7 +43,7 @@ pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
             .map(|(label, _)| label.to_owned()),
         _ => None,
     };
-    // An emulator has no host name for each account.
+    // An emulator has one host name for all accounts.
     let in_path = matches!(url.host(), Some(Host::Ipv4(_) | Host::Ipv6(_)))
         || url.host_str() == Some("localhost")
         || names_the_emulator(url);
@@ -85,7 +84,7 @@ pub(super) fn is_loopback(url: &Url) -> bool {
     }
 }
 
-/// Returns when the SAS ends (`se`), in any form that the service accepts.
+/// Returns the end of the SAS (`se`), in any form that the service accepts.
 pub(super) fn end_of(sas: &str) -> Option<OffsetDateTime> {
     let mut pairs = url::form_urlencoded::parse(sas.as_bytes());
     let (_, end) = pairs.find(|(name, _)| name == "se")?;
@@ -97,15 +96,14 @@ pub(super) fn end_of(sas: &str) -> Option<OffsetDateTime> {
     forms.iter().find_map(|form| parse_rfc3339(form).ok())
 }
 
-/// Returns whether the path begins with the emulator's account; over https that is a container's name.
+/// Whether the path begins with the emulator's account; over https that is a container's name.
 pub(super) fn names_the_emulator(url: &Url) -> bool {
     let mut parts = url.path_segments().into_iter().flatten();
     url.scheme() == "http" && parts.next() == Some(EMULATOR)
 }
 
-/// Refuses all but https, and plain http to this machine: on the way to another one everyone could read a SAS, or take
-/// the lock with the lease id in the request. The emulator's account passes until its credential is known to be the
-/// public one.
+/// Refuses plain http beyond this machine: on the way everyone could read a SAS, or take the lock with the
+/// lease id. The emulator's account passes until its credential is known to be public.
 pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
     match (url.scheme(), url.host_str()) {
         (_, None) => Err(malformed("the URL", "names no host")),

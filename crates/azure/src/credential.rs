@@ -1,6 +1,6 @@
 //! Choice of the credential, for storage accounts and Service Bus, and the certificates that https trusts.
 //!
-//! It must never take one of two credentials that contradict each other, or give a token to plain http or plain TCP.
+//! It must never choose between contradictory credentials, or give a token to plain http or plain TCP.
 
 use std::fmt;
 use std::fs::File;
@@ -33,7 +33,7 @@ pub(super) const TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
 pub(super) const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
 pub(super) const IDENTITY_HEADER: &str = "IDENTITY_HEADER";
 
-/// Library methods for the same settings, for messages to a program that called them.
+/// Library methods for the same settings, for messages to programs.
 pub const GIVEN: &[(&str, &str)] = &[
     (STRING, "connection_string()"),
     (ACCOUNT, "account()"),
@@ -55,7 +55,6 @@ pub(super) fn trimmed(get: &Env<'_>) -> impl Fn(&str) -> Option<String> {
     }
 }
 
-/// Refuses a value in quotes; no credential has any.
 pub(super) fn refuse_quotes(name: &str, text: Option<&str>) -> Result<(), AccountError> {
     match text.filter(|text| text.starts_with(['"', '\''])) {
         None => Ok(()),
@@ -66,7 +65,6 @@ pub(super) fn refuse_quotes(name: &str, text: Option<&str>) -> Result<(), Accoun
     }
 }
 
-/// Splits a connection string, with names in lower case.
 pub(super) fn connection_string<'a>(
     text: &'a str,
     source: &str,
@@ -82,7 +80,6 @@ pub(super) fn connection_string<'a>(
     parts.collect()
 }
 
-/// Returns the error for a misspelt or unsupported part.
 pub(super) fn unknown_part(part: &str, source: &str) -> AccountError {
     // It could be a key without its name.
     let is_word = part.len() <= 32 && part.bytes().all(|byte| byte.is_ascii_alphabetic());
@@ -103,7 +100,7 @@ pub struct AuthOptions {
     pub emulator: bool,
     /// The kind of credential.
     pub auth: Auth,
-    /// A file with additional authorities for https, in PEM.
+    /// PEM file with additional authorities for https.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -136,9 +133,7 @@ pub enum Auth {
 }
 
 impl Auth {
-    /// Returns the flag and its value as a user types them.
     pub(super) fn flag(self) -> String {
-        // Without clap, which the library may not have.
         format!("--auth {self:?}").to_lowercase()
     }
 }
@@ -164,7 +159,6 @@ pub enum Credential {
 pub(super) struct Purpose {
     #[cfg_attr(not(feature = "entra"), expect(dead_code, reason = "nobody asks"))]
     pub(super) scope: &'static str,
-    // Advice if there is no token.
     pub(super) instead: &'static str,
 }
 
@@ -179,7 +173,6 @@ pub(super) const SERVICE_BUS: Purpose = Purpose {
 };
 
 impl Credential {
-    /// Creates tokens of Entra ID for `endpoint`; sends nothing yet.
     #[cfg(feature = "entra")]
     pub(super) fn entra(
         auth: Auth,
@@ -210,35 +203,32 @@ impl Credential {
         Err(super::account::missing(
             "the credential",
             format!(
-                "Entra ID is not available, this trafficcop was built without the feature 'entra': {}, or build it again",
+                "Entra ID is not available, this trafficcop was built without the feature 'entra': {}, or build it \
+                 again",
                 purpose.instead
             ),
         ))
     }
 }
 
-/// A key or a signature with its source.
 pub(super) struct Found {
     pub(super) credential: Credential,
-    // Kind and source, for messages.
     pub(super) what: String,
-    // From the flag or the URL, which select a credential as clearly as `--auth`.
+    // From the flag or the URL, which select as clearly as `--auth`.
     pub(super) typed: bool,
     // Wins over another named credential.
     pub(super) is_meant: bool,
 }
 
-/// Everything that was found, with errors for what is missing.
 pub(super) struct Offered {
     pub(super) key: Result<Found, AccountError>,
     pub(super) sas: Result<Found, AccountError>,
-    // Whether a token may be sent to the endpoint.
     pub(super) token: Result<(), AccountError>,
     // Error if none of these is set, unless Entra ID is named.
     pub(super) needed: Result<(), AccountError>,
 }
 
-/// Chooses the credential; `None` is a token of Entra ID. Refuses two where one is needed: an operator who set both may
+/// Chooses the credential; `None` is a token of Entra ID. Refuses two where one is needed: the operator may
 /// mean either, and the wrong one can open another account.
 pub(super) fn choose(
     auth: Auth,
@@ -249,7 +239,7 @@ pub(super) fn choose(
         Auth::Key => Ok(Some(offered.key?.credential)),
         Auth::Sas => Ok(Some(offered.sas?.credential)),
         Auth::Auto => {
-            // A managed identity is not named: the machine has one or not. If no token can be sent, none contradicts.
+            // A managed identity is not named: the machine has one or not.
             let named = variables::named(env).filter(|_| cfg!(feature = "entra"));
             let named = named.filter(|_| offered.token.is_ok());
             match (offered.key, offered.sas, named) {
@@ -287,12 +277,11 @@ pub(super) fn choose(
     }
 }
 
-/// Certificates of `--ca-file`.
 #[derive(Clone, Default)]
 pub(super) struct CaCertificates(Vec<CertificateDer<'static>>);
 
 impl CaCertificates {
-    /// Reads a file of PEM certificates at start, so that a bad one fails no renewal.
+    /// Reads PEM certificates at start, so that a bad file fails no renewal.
     pub(super) fn read(path: &Path) -> Result<CaCertificates, AccountError> {
         let refuse = |why: String| malformed(format!("--ca-file {}", path.display()), why);
         let unreadable = |why: std::io::Error| {
@@ -338,13 +327,11 @@ impl CaCertificates {
     }
 
     pub(super) fn certificates(&self) -> impl Iterator<Item = reqwest::Certificate> {
-        // Each was valid when the file was read.
         let certificate = |der| reqwest::Certificate::from_der(der).ok();
         self.0.iter().filter_map(move |der| certificate(der))
     }
 
-    /// Returns the transport's trust, for a connection without HTTP. Loading the system's authorities is slow, so call
-    /// it once the address is valid.
+    /// Returns the trust for a connection without HTTP. Slow: it loads the system's authorities.
     pub(super) fn tls(&self) -> Result<rustls::ClientConfig, AccountError> {
         use rustls_platform_verifier::Verifier;
         let refuse = |why: rustls::Error| {

@@ -1,8 +1,5 @@
-//! Tokens of Entra ID from the official `azure_identity`: workload identity federation, a client secret, the machine's
-//! managed identity, or the login of the Azure CLI.
-//!
-//! This module adds what `azure_identity` lacks: trafficcop's transport and time limits, requests without retries (the
-//! crate would ask a metadata service for 72 seconds), and an `az` that ends when its time is up.
+//! Tokens of Entra ID from the official `azure_identity`, with trafficcop's transport and time limits, without
+//! retries (the crate would ask a metadata service for 72 seconds).
 
 use std::fmt;
 use std::sync::{Arc, OnceLock};
@@ -40,8 +37,7 @@ const METADATA: &str = "AZURE_POD_IDENTITY_AUTHORITY_HOST";
 const LIMIT: Duration = Duration::from_secs(10);
 // The Azure CLI starts Python first, perhaps from a cold disk.
 const CLI_LIMIT: Duration = Duration::from_secs(30);
-// Life of a token that has expired on arrival: this machine's clock is wrong, not the token. It is used, and soon
-// replaced.
+// For a token that has expired on arrival: this machine's clock is wrong, not the token.
 const LEFT_AT_LEAST: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
@@ -64,7 +60,7 @@ enum Source {
 }
 
 impl Source {
-    /// Returns the names for errors and for the log, and the advice for a refusal.
+    /// Names for errors and for the log, and the advice for a refusal.
     fn words(&self) -> (&'static str, &'static str, &'static str) {
         match self {
             Source::Workload { .. } => (
@@ -91,7 +87,7 @@ impl Source {
     }
 }
 
-/// Sources of tokens, tried in order until one succeeds; that one stays.
+/// Sources of tokens; the first that succeeds stays.
 #[derive(Clone)]
 pub(super) struct Entra {
     sources: Vec<Source>,
@@ -100,7 +96,6 @@ pub(super) struct Entra {
     client: Arc<Client>,
     picked: OnceLock<usize>,
     purpose: Purpose,
-    // Held while a thread reads the federated token's file.
     reading: Arc<tokio::sync::Mutex<()>>,
 }
 
@@ -113,8 +108,8 @@ impl fmt::Debug for Entra {
 }
 
 impl Entra {
-    /// Collects the sources that the environment and `auth` allow; does no I/O. The `endpoint` tells the cloud unless a
-    /// variable names an authority.
+    /// Collects the sources that the environment and `auth` allow; does no I/O. Without an authority the
+    /// `endpoint` tells the cloud.
     pub(super) fn new(
         auth: Auth,
         env: &Env<'_>,
@@ -129,7 +124,7 @@ impl Entra {
         {
             variables::refuse_hosts(env)?;
         }
-        // `azure_identity` reads it itself. A refusal now beats one in the middle of a tenure.
+        // `azure_identity` reads it later: a refusal now beats one in the middle of a tenure.
         nearby(env, IDENTITY_ENDPOINT)?;
         Ok(Entra {
             sources,
@@ -181,8 +176,8 @@ impl Entra {
         Err(error)
     }
 
-    /// Creates a new credential for each request: the crate's cache would keep a token until five minutes before its
-    /// end, and the federated token's file for ten minutes, even if it was rotated after a refusal.
+    /// Creates a new credential for each request: the crate's cache would keep token and federated file even
+    /// after a refusal.
     async fn make(
         &self,
         source: &Source,
@@ -193,8 +188,8 @@ impl Entra {
         if !matches!(source, Source::Workload { .. }) {
             return Ok(credential(making, options));
         }
-        // The file may be on a mount that hangs, so the thread that renews the lease must not read it. No request waits
-        // for a thread that hangs, and the mutex stops each request from adding another.
+        // The file may be on a mount that hangs, so the thread that renews the lease must not read it. The
+        // mutex stops each request from adding another such thread.
         let made = async {
             let reading = Arc::clone(&self.reading).lock_owned().await;
             let made = background_writer::apart("credential", move || {
@@ -227,8 +222,8 @@ impl Issuer for Entra {
     }
 
     async fn issue(&self) -> Result<Issued, Unissued> {
-        // A source that succeeded once stays: the machine's identity must not give way to a person's login because the
-        // metadata service hung for a moment.
+        // The machine's identity must not give way to a person's login because the metadata service hung for a
+        // moment.
         let range = match self.picked.get() {
             Some(at) => *at..*at + 1,
             None => 0..self.sources.len(),
@@ -249,13 +244,12 @@ impl Issuer for Entra {
         let alone = self.sources.len() == 1;
         let refused = errors.iter().all(|(source, error)| match error.kind {
             NoTokenKind::Refused => true,
-            // An absent managed identity does not count among several sources: outside Azure only the CLI decides.
+            // Outside Azure there is no managed identity: only the CLI decides.
             NoTokenKind::Absent => !alone && matches!(source, Source::Managed { .. }),
             NoTokenKind::Doubt => false,
         });
         let told = errors.iter().map(|(source, error)| {
             let (name, _, advice) = source.words();
-            // In doubt the operator can only wait.
             let (joint, advice) = if refused { (": ", advice) } else { ("", "") };
             format!("{name}: {}{joint}{advice}", error.why)
         });
@@ -288,7 +282,7 @@ fn doubt(why: &str) -> NoToken {
     }
 }
 
-/// Converts an error of the crate if the transport has none: an unreadable file or answer, or an error of `az`.
+/// Converts an error that the transport does not know.
 fn of_the_crate(error: &Error) -> NoToken {
     let text = error.to_string();
     let first = text
@@ -298,8 +292,8 @@ fn of_the_crate(error: &Error) -> NoToken {
         .split_once("authentication failed.")
         .map_or(&*text, |(_, rest)| rest);
     let why = one_line(first);
-    // Phrases of the crate and of `az`. Anything else is doubt: at the start that is retried for half a minute, while a
-    // refusal ends the instance at once.
+    // Phrases of the crate and of `az`. Anything else is doubt, which is retried for half a minute at the
+    // start: a refusal ends the instance at once.
     let refused = [
         "failed to read",
         "not found",
@@ -345,7 +339,6 @@ fn credential(
                 client_options,
             }))?
         }
-        // `az` connects by itself, within trafficcop's time limit.
         Source::Cli => AzureCliCredential::new(Some(AzureCliCredentialOptions {
             executor: Some(Arc::new(Cli)),
             ..AzureCliCredentialOptions::default()
@@ -388,8 +381,7 @@ fn sources(auth: Auth, env: &Env<'_>) -> Result<Vec<Source>, AccountError> {
         Some("workloadidentitycredential") => return Ok(vec![workload(env)?]),
         Some("managedidentitycredential") => return Ok(vec![managed()]),
         Some("azureclicredential" | "dev") => return Ok(vec![Source::Cli]),
-        // Settings for this workload go before what the machine happens to have. The CLI is last: it takes seconds, and
-        // is a person's login.
+        // Settings for this workload come first. The CLI is last: it takes seconds, and is a person's login.
         None => vec![managed(), Source::Cli],
         Some("prod") => vec![managed()],
         Some("environmentcredential") => vec![],
@@ -441,13 +433,12 @@ fn nearby(env: &Env<'_>, variable: &str) -> Result<Option<Url>, AccountError> {
     }
 }
 
-/// Finds the authority: the one that a variable names, or that of the endpoint's cloud. Services of one cloud refuse
-/// the tokens of another.
+/// Returns the authority of a variable, or of the endpoint's cloud, whose services refuse the tokens of
+/// another.
 fn cloud(env: &Env<'_>, endpoint: &Url) -> Result<Arc<CloudConfiguration>, AccountError> {
     let host = endpoint.host_str().unwrap_or_default();
     let cloud = match env(AUTHORITY) {
         Some(text) => {
-            // As in other tools, the scheme is optional.
             let text = match text.contains("://") {
                 true => text,
                 false => format!("https://{text}"),

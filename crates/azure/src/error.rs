@@ -1,5 +1,4 @@
-//! Meaning of the service's errors: the five meanings of [`Failure`], and one line for a person, with the status, the
-//! service's own error code and trafficcop's words, but never a URL's query, a header or a body.
+//! Meaning of the service's errors, and one line for a person, without a URL's query, a header or a body.
 
 use std::time::Duration;
 
@@ -86,7 +85,6 @@ impl Operation {
     }
 }
 
-/// Mark of an answer that belongs to an earlier request.
 #[derive(Debug, thiserror::Error)]
 #[error("unknown: the answer belongs to an earlier request")]
 pub(super) struct StaleAnswer;
@@ -102,22 +100,22 @@ pub enum ServiceError {
         code: Option<String>,
         /// The header that the service does not accept.
         header: Option<String>,
-        /// A proxy or a portal answered with a web page, not the service.
+        /// A proxy or a portal answered with a web page.
         page: bool,
         /// Delay that the service asked for.
         retry_after: Option<Duration>,
-        /// When the service answered, by its own clock.
+        /// When the service answered, by its clock.
         date: Option<OffsetDateTime>,
     },
-    /// No connection: the request never left this machine.
+    /// No connection: the request was not sent.
     Unsent(String),
-    /// No answer, or an incomplete one: the result is unknown.
+    /// No complete answer: the result is unknown.
     Silence(String),
-    /// Answer to an earlier request: the result of this one is unknown.
+    /// Answer to an earlier request: the result is unknown.
     Stale,
     /// The request could not be built.
     Ours(String),
-    /// The credential was refused a token: nothing was sent.
+    /// No token: nothing was sent.
     Denied(String),
 }
 
@@ -143,7 +141,7 @@ impl ServiceError {
                     },
                 }
             }
-            // Without a connection nothing can have been done; after a lost one an acquire may have succeeded.
+            // Nothing can have been done without a connection; after a lost one an acquire may have succeeded.
             ErrorKind::Connection => ServiceError::Unsent(error.to_string()),
             ErrorKind::Io
                 if error
@@ -153,7 +151,6 @@ impl ServiceError {
                 ServiceError::Stale
             }
             ErrorKind::Io => ServiceError::Silence(error.to_string()),
-            // The client's layers put their own words in front.
             ErrorKind::Credential => ServiceError::Denied(innermost(error)),
             _ => ServiceError::Ours(error.to_string()),
         }
@@ -163,8 +160,8 @@ impl ServiceError {
         let header = |name| header(raw.headers(), name);
         let body: &[u8] = raw.body().as_ref();
         let start = body.trim_ascii_start().get(..5).unwrap_or_default();
-        // Portals do not always declare a page, and one with the status 404 must not pass for "no such blob", a
-        // definite loss.
+        // Portals do not always declare a page, and their 404 must not pass for "no such blob", a definite
+        // loss.
         let page = header("content-type").is_some_and(|kind| kind.contains("text/html"))
             || start.eq_ignore_ascii_case(b"<html")
             || start.eq_ignore_ascii_case(b"<!doc");
@@ -175,7 +172,7 @@ impl ServiceError {
                 let text = header("retry-after")?.trim();
                 match text.parse() {
                     Ok(seconds) => Some(Duration::from_secs(seconds)),
-                    // A date: relative to the service's clock, because this machine's may be wrong.
+                    // Relative to the service's clock: this machine's may be wrong.
                     Err(_) => Duration::try_from(parse_rfc7231(text).ok()? - date?).ok(),
                 }
             });
@@ -189,7 +186,7 @@ impl ServiceError {
         }
     }
 
-    /// Returns the error for a successful answer that lacks what the service always sends.
+    /// Returns the error for a success that lacks what the service always sends.
     pub fn foreign(lacks: &str, headers: &Headers) -> ServiceError {
         let kind = header(headers, "content-type").unwrap_or_default();
         // The clients accept a page with the status 200 as a renewal: a command would run without a lease.
@@ -221,7 +218,7 @@ impl ServiceError {
         }
     }
 
-    /// Returns whether the service refused without a reason, as in an answer to a HEAD.
+    /// Returns whether a refusal lacks a reason, as in an answer to a HEAD.
     pub fn needs_a_reason(&self) -> bool {
         let ServiceError::Answer {
             status: 400,
@@ -264,10 +261,9 @@ impl ServiceError {
     pub fn is_unclear(&self) -> bool {
         match self {
             ServiceError::Unsent(_) | ServiceError::Denied(_) => false,
-            // The service may have given up at any point, whatever the code.
+            // The service may have given up at any point.
             ServiceError::Answer { status: 408, .. } => true,
-            // A 5xx can follow the change, and without the service's code it may be from a proxy that forwarded the
-            // request.
+            // A 5xx can follow the change. Without the service's code a proxy may have forwarded the request.
             ServiceError::Answer { .. } => !self.is_refusal(),
             ServiceError::Silence(_) | ServiceError::Stale | ServiceError::Ours(_) => true,
         }
@@ -360,8 +356,8 @@ impl ServiceError {
         })
     }
 
-    /// Returns the meaning outside a tenure. `proven`: this operation succeeded before, so all refusals are doubt
-    /// except those of the credential.
+    /// Returns the meaning outside a tenure. `proven`: this operation succeeded before, so only refused
+    /// credentials are no doubt.
     pub fn failure(&self, operation: Operation, target: &str, proven: bool) -> Failure {
         let denied = match self {
             ServiceError::Ours(_) => false,
@@ -372,15 +368,14 @@ impl ServiceError {
                 page: false,
                 ..
             } => match (status, code.as_deref()) {
-                // From the service a refusal at any time; a new credential ends it.
+                // A refusal even if proven, because only a new credential ends it.
                 (401 | 403, Some(_))
                 | (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => true,
                 _ if proven => return self.doubt(operation),
                 (401 | 403, _) => true,
-                // A deletion takes a while. A condition that is not met means that another candidate was faster.
+                // A deletion takes a while. If a condition is not met, another candidate was faster.
                 (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet"))
                 | (408 | 429, _) => return self.doubt(operation),
-                // The service rules it out: a name, a kind of blob, a version.
                 (400..=499, Some(_)) => false,
                 _ => return self.doubt(operation),
             },
@@ -427,7 +422,6 @@ pub(super) fn innermost(error: &dyn std::error::Error) -> String {
     cause.to_string()
 }
 
-/// Returns the header's name from the body of a refusal, letters and digits only.
 fn header_named_in(body: &[u8]) -> Option<String> {
     let text = std::str::from_utf8(body).ok()?;
     let (_, rest) = text.split_once("<HeaderName>")?;
@@ -436,14 +430,14 @@ fn header_named_in(body: &[u8]) -> Option<String> {
 }
 
 fn clean(code: &str) -> String {
-    // The result goes into log lines, where a line break or an escape sequence could forge one.
+    // A line break or an escape sequence could forge log lines.
     code.chars()
         .filter(|c| c.is_ascii_alphanumeric())
         .take(80)
         .collect()
 }
 
-/// Checks that the answer names its API version: storage always does, a portal that answers anything with 200 does not.
+/// Checks that the answer names its API version, which a portal's does not.
 pub fn of_the_service(headers: &Headers) -> Result<(), ServiceError> {
     match header(headers, "x-ms-version") {
         Some(_) => Ok(()),

@@ -1,7 +1,7 @@
 //! HTTP of the official credentials over trafficcop's transport, and `az` with a time limit.
 //!
-//! It must never repeat a request, send plain http beyond this machine and its link, or show more of an answer than its
-//! error.
+//! It must never repeat a request, send plain http beyond this machine and its link, or show more of an answer
+//! than its error.
 
 use std::ffi::OsStr;
 use std::io;
@@ -25,11 +25,9 @@ use trafficcop_core::util::{AwaitedChild, is_unprintable, lock};
 
 const METADATA: &str = "169.254.169.254";
 
-// A service this near connects at once or is absent, and then the Azure CLI is next. Outside Azure no host answers,
-// not even with a refusal.
+// A service this near connects at once. Outside Azure no host answers, not even with a refusal.
 const NEAR_LIMIT: Duration = Duration::from_secs(2);
 
-/// Error of a request for a token.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct NoToken {
     pub(super) why: String,
@@ -38,7 +36,6 @@ pub(super) struct NoToken {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum NoTokenKind {
-    /// The source would refuse again.
     Refused,
     Absent,
     Doubt,
@@ -54,8 +51,7 @@ pub(super) struct IdentityHttp {
 }
 
 impl IdentityHttp {
-    /// Creates the transport. `secure` is the client for https; `metadata` is the metadata service's address, unless it
-    /// is the usual one.
+    /// Creates the transport. `metadata` is the metadata service's address, if not the usual one.
     pub(super) fn new(secure: Arc<Client>, metadata: Option<Url>) -> IdentityHttp {
         IdentityHttp {
             secure,
@@ -71,8 +67,7 @@ impl IdentityHttp {
 
     fn fail<T>(&self, why: String, kind: NoTokenKind) -> Result<T> {
         *lock(&self.error) = Some(NoToken { why, kind });
-        // The crate does not retry this kind. It would retry the metadata service for 72 seconds, whatever its options
-        // say, and a lease is over by then.
+        // The crate would retry other kinds for 72 seconds, and a lease is over by then.
         Err(Error::with_message(ErrorKind::Other, "no token"))
     }
 }
@@ -116,7 +111,7 @@ impl HttpClient for IdentityHttp {
         let answer = answer.try_into_raw_response().await;
         let body = answer.as_ref().map(|answer| answer.body().as_ref());
         let (said, passing) = said(body.unwrap_or_default());
-        // A metadata service that is starting or being updated answers 404 or 410.
+        // A metadata service that starts answers 404 or 410.
         let refused = matches!(status, 400..=499) && !matches!(status, 404 | 408 | 410 | 429);
         let kind = match refused && !passing {
             true => NoTokenKind::Refused,
@@ -126,7 +121,6 @@ impl HttpClient for IdentityHttp {
     }
 }
 
-/// Returns what an error of the transport says about the source.
 fn kind(error: &Error) -> NoTokenKind {
     let kernel_s = error.downcast_ref().map(io::Error::kind);
     match (error.kind(), kernel_s) {
@@ -145,8 +139,8 @@ fn kind(error: &Error) -> NoTokenKind {
     }
 }
 
-/// Returns error name and first sentence of an answer without a token, and whether the error calls itself temporary.
-/// The rest must not be shown: it could hold anything.
+/// Returns error name and first sentence of an answer, and whether the error is temporary. The rest could hold
+/// anything.
 fn said(body: &[u8]) -> (String, bool) {
     #[derive(Deserialize)]
     struct ErrorBody {
@@ -159,7 +153,7 @@ fn said(body: &[u8]) -> (String, bool) {
     };
     let passing = ["temporarily_unavailable", "server_error"].contains(&&*said.error);
     let first = said.error_description.lines().next().unwrap_or_default();
-    // The rest names the request and the time, so the log would report it as new at each attempt.
+    // The rest names the request and the time: each attempt would be news for the log.
     let first = first.split(" Trace ID").next().unwrap_or_default();
     let first = first.trim_end_matches('.');
     let joint = if first.is_empty() { "" } else { ", " };
@@ -181,7 +175,7 @@ pub(super) fn one_line(text: &str) -> String {
     format!("{lead}{}", words.join(" "))
 }
 
-/// Returns whether the host is this machine or link-local, where platforms have their identity endpoints.
+/// Whether the host is this machine or link-local, where platforms have their identity endpoints.
 pub(super) fn is_near(url: &Url) -> bool {
     match url.host() {
         Some(Host::Ipv4(address)) if address.is_link_local() => true,
@@ -189,8 +183,7 @@ pub(super) fn is_near(url: &Url) -> bool {
     }
 }
 
-/// Runs `az`, and kills it with all that it started when its caller stops waiting: `az` is often a shell script, and
-/// its Python would stay behind.
+/// Runs `az`. If its caller stops waiting, kills the whole group: `az` is often a shell script around Python.
 #[derive(Debug)]
 pub(super) struct Cli;
 
@@ -213,16 +206,16 @@ impl Executor for Cli {
             .stdin(Stdio::null())
             .stdout(Stdio::piped())
             .stderr(Stdio::piped())
-            // A Ctrl-C, which is for the command, does not reach it either.
+            // A Ctrl-C is for the command only.
             .process_group(0)
             .kill_on_drop(true);
         let (child, awaited) = AwaitedChild::spawn(|| command.spawn(), |child| child.id())?;
         let pid = Some(awaited.pid()).filter(|pid| *pid > 0);
-        // In this order the group is killed while its number is still the child's.
+        // In this order the group dies while its number is still the child's.
         let waiting = pin!(child.wait_with_output());
         let mut group = Group(pid.map(Pid::from_raw));
         let output = waiting.await;
-        // Reaped: another process may have the number by now.
+        // Another process may have the number by now.
         group.0 = None;
         output
     }
@@ -299,7 +292,6 @@ mod tests {
             }
         };
         drop(running);
-        // Or a zombie that its new parent has not reaped.
         let lives = || {
             let stat = std::fs::read_to_string(format!("/proc/{pid}/stat")).unwrap_or_default();
             stat.contains("sleep") && !stat.contains(") Z ")

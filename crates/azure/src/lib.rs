@@ -1,7 +1,6 @@
 //! Azure for the stores and queues: accounts, credentials, signatures, the transport, and the service's errors.
 //!
-//! This crate knows neither leases nor processes, and lets no secret into a log line, an error or a `Debug` output.
-//! Errors name variables and parts, never values.
+//! No secret gets into a log line, an error or a `Debug` output. Errors name variables and parts, never values.
 
 mod account;
 mod account_builder;
@@ -26,9 +25,8 @@ mod token_cache;
 mod transport;
 mod variables;
 
-/// Version of the storage services' REST API: the oldest with all that trafficcop uses, for emulators and services on
-/// premises that are some years old.
-// It brought names in listings that XML cannot hold; everything else is older.
+/// Version of the storage services' REST API: the oldest with all that trafficcop uses, for old emulators.
+// It brought names in listings that XML cannot hold.
 pub const API_VERSION: &str = "2021-02-12";
 
 pub use account::{Account, AccountError};

@@ -1,5 +1,4 @@
-//! Tokens of a credential that the program created itself: any `TokenCredential` of the official libraries. Requests to
-//! it have a time limit.
+//! Tokens of a credential that the program created itself: any `TokenCredential` of the official libraries.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -14,9 +13,9 @@ use super::token_cache::{Issued, Issuer, Unissued};
 use super::transport::{Client, before};
 use trafficcop_core::clock::Instant;
 
-// It may start the Azure CLI, so the limit is the CLI's.
+// As for the CLI, which it may start.
 const LIMIT: Duration = Duration::from_secs(30);
-// Life of a token that expires at once: this machine's clock is wrong, or the token is old.
+// For a token that expires at once: this machine's clock is wrong, or the token is old.
 const LEFT_AT_LEAST: Duration = Duration::from_secs(60);
 
 pub(super) struct ProgramCredential(pub(super) Arc<dyn TokenCredential>);
@@ -28,7 +27,7 @@ impl Issuer for ProgramCredential {
     }
 
     async fn issue(&self) -> Result<Issued, Unissued> {
-        // Not `refused`: an error of a foreign credential does not tell whether it is permanent.
+        // An error of a foreign credential does not tell whether it is permanent.
         let none = |why: String| Unissued {
             why: format!("no token from the program's credential: {why}"),
             refused: false,

@@ -1,5 +1,5 @@
-//! Proxy for https from the environment: read once, refused if it cannot be used, and named in each error on the way
-//! through it, but without the name and password in its URL.
+//! Proxy for https from the environment: refused if it cannot be used, and named in each error, without the
+//! name and password in its URL.
 
 use hyper_util::client::proxy::matcher::{Intercept, Matcher};
 use reqwest::NoProxy;
@@ -14,7 +14,6 @@ use super::server::{addresses, connect};
 const VARIABLES: [&str; 4] = ["HTTPS_PROXY", "https_proxy", "ALL_PROXY", "all_proxy"];
 const EXCEPTIONS: [&str; 2] = ["NO_PROXY", "no_proxy"];
 
-/// A proxy, and the hosts that requests reach without it.
 pub(super) struct Proxy {
     url: Url,
     variable: &'static str,
@@ -23,7 +22,7 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// Returns the proxy that the environment names, if requests to `endpoint` take it. An error names the variable.
+    /// Returns the proxy that the environment names, if requests to `endpoint` take it.
     pub(super) fn find(env: &Env<'_>, endpoint: &Url) -> Result<Option<Proxy>, AccountError> {
         let set = VARIABLES
             .into_iter()
@@ -72,8 +71,7 @@ impl Proxy {
         intercept(&self.matcher, url).is_some()
     }
 
-    /// Names the proxy and its variable, with its answer if it refused to connect to `url`, which the HTTP library does
-    /// not report.
+    /// Names the proxy and its variable, with the answer of a refusal, which the HTTP library does not report.
     pub(super) async fn named(&self, url: &Url, cause: &str) -> String {
         let host = self.url.host_str().unwrap_or_default();
         let port = self.port();
@@ -94,7 +92,6 @@ impl Proxy {
         self.url.port_or_known_default().unwrap_or(80)
     }
 
-    /// Repeats the library's request, and returns the status line without the protocol.
     async fn status(&self, url: &Url) -> Option<String> {
         // Only the library can speak TLS to a proxy.
         let proxy = self

@@ -1,8 +1,8 @@
-//! Traits of a message queue for the driver of `work`: messages are taken, locked and settled.
+//! Traits of a message queue for the driver of `work`.
 //!
-//! Each kind of queue implements them. A queue speaks to its service, maps the answers to the five meanings of
-//! [`Failure`], and decides nothing: driver and core decide how often to try a message and when to renew a lock.
-//! Requests about one message never overlap, and none follow once it is settled or lost.
+//! A queue maps its service's answers to the five meanings of [`Failure`], and decides nothing: driver and core
+//! decide how often to try a message and when to renew a lock. Requests about one message never overlap, and
+//! none follow its end.
 
 pub mod storage;
 
@@ -20,55 +20,52 @@ use crate::before;
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-/// A `retry_after` beyond every lock: the error is permanent. A service that is busy asks for less.
+/// A `retry_after` beyond every lock: the error is permanent.
 pub const NEVER: Duration = Duration::from_secs(24 * 3600);
 
 /// A queue, as one worker takes from it.
 #[async_trait]
 pub trait Queue: Send + Sync {
-    /// Address of the queue for people and for `TRAFFICCOP_MESSAGE_QUEUE`, without a secret.
+    /// Address without a secret, for people and for `TRAFFICCOP_MESSAGE_QUEUE`.
     fn name(&self) -> &str;
 
-    /// Lock duration of a message before one was taken; [`Message::lock_time`] overrides it.
+    /// Lock duration until a message was taken; [`Message::lock_time`] overrides it.
     fn lock_time(&self) -> Duration;
 
-    /// Returns whether [`Queue::take`] waits for messages until its `give_up_at`. Such a `take` loses nothing when it
-    /// is dropped: messages that have arrived come with the next one. So the driver keeps one pending while there are
-    /// free slots, and replaces it when there are more.
+    /// Returns whether [`Queue::take`] waits until its `give_up_at`, and loses nothing when it is dropped. The
+    /// driver then keeps one pending while there are free slots.
     fn waits(&self) -> bool {
         false
     }
 
-    /// Returns whether the queue withholds a message for the delay of [`Settlement::Retry`]. If not, the driver keeps
-    /// it locked for that time, and then settles it without a delay.
+    /// Returns whether the queue withholds a message for the delay of [`Settlement::Retry`]. If not, the driver
+    /// keeps it locked for that time.
     fn delays(&self) -> bool {
         true
     }
 
-    /// Checks the queue before the first `take`, and creates what it needs if that was requested.
+    /// Checks the queue before the first `take`, and creates it if that was requested.
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing>;
 
     /// Takes at most `most` messages that are available now.
     ///
     /// # Errors
-    /// `Transient` if the result is unknown: messages that an unanswered request may have taken return when their locks
-    /// expire. `Fatal` if the queue may not be used any more.
+    /// `Transient` if the result is unknown: messages that it took return when their locks expire. `Fatal` if
+    /// the queue may not be used any more.
     async fn take(&self, most: usize, give_up_at: Instant) -> Result<Vec<Message>, Failure>;
 
-    /// Gives back unchanged what has arrived and was not taken. Called once, when the worker begins to leave, with no
-    /// `take` pending.
+    /// Gives back unchanged what has arrived and was not taken. Called once, when the worker begins to leave,
+    /// with no `take` pending.
     async fn stop(&self, give_up_at: Instant) {
-        // A queue with polling has handed out all that it locked.
         let _nothing_is_on_its_way = give_up_at;
     }
 
-    /// Returns whether the last answer says that the queue does not exist any more. No worker can get the messages that
-    /// were taken from a deleted queue.
+    /// Returns whether the queue is deleted: no worker can get its messages any more.
     fn is_deleted(&self) -> bool {
         false
     }
 
-    /// Closes the queue, when everything taken is settled or never will be.
+    /// Closes the queue, when nothing more will be settled.
     async fn close(&self, give_up_at: Instant) {
         let _nothing_is_open = give_up_at;
     }
@@ -94,14 +91,14 @@ pub struct Message {
     pub id: String,
     /// Number of this attempt, from 1.
     pub attempt: u32,
-    /// The moment before the request that took it, or another before which its lock cannot have begun.
+    /// A moment before which its lock cannot have begun: usually the one before the request that took it.
     pub t0: Instant,
     /// Lock duration of each take or renewal, as far as is known.
     pub lock_time: Duration,
-    /// The longest time to the first renewal and between renewals, if `lock_time` depends on a comparison of two
+    /// The longest time to the first renewal and between renewals, if `lock_time` comes from comparing two
     /// machines' clocks.
     pub first_renewal: Option<Duration>,
-    /// The exact bytes, or why they are not available: such a message is dead-lettered.
+    /// The exact bytes; if they are not available, the message is dead-lettered.
     pub body: Result<Vec<u8>, Unreadable>,
     /// Other facts about it.
     pub about: About,
@@ -109,7 +106,7 @@ pub struct Message {
     pub lock: Arc<dyn Lock>,
 }
 
-/// Facts about a message apart from its body. Times are the service's (RFC 3339, UTC): never for decisions.
+/// Facts about a message. Times are the service's (RFC 3339, UTC): never for decisions.
 #[derive(Clone, Debug, Default, PartialEq, Eq, serde::Serialize)]
 pub struct About {
     /// When a sender put it into the queue.
@@ -118,7 +115,7 @@ pub struct About {
     pub locked_until: Option<String>,
     /// When it expires.
     pub expires: Option<String>,
-    /// Encoding of its body, where that matters: `text`, as it was sent, or `base64`, decoded.
+    /// Encoding of its body, where that matters: `text` (unchanged) or `base64` (decoded).
     pub encoding: Option<&'static str>,
     /// Type of its content, by its sender.
     pub content_type: Option<String>,
@@ -126,7 +123,7 @@ pub struct About {
     pub properties: std::collections::BTreeMap<String, String>,
 }
 
-/// Formats a time for people; `None` outside of the years 0 to 9999, which a date can have.
+/// Formats a time for people; `None` outside of the years 0 to 9999.
 pub fn date(at: OffsetDateTime) -> Option<String> {
     at.format(&Rfc3339).ok()
 }
@@ -159,62 +156,58 @@ pub enum Settlement {
     Release,
 }
 
-/// Lock of one message, with the only copy of its newest receipt. Calls follow one another (an implementation
-/// serialises those that do not), each within its `give_up_at`, after which it answers `Transient`.
+/// Lock of one message, with the only copy of its newest receipt. An implementation serialises overlapping
+/// calls. Each ends by its `give_up_at`, with `Transient`.
 #[async_trait]
 pub trait Lock: Send + Sync {
-    /// Locks the message again for [`Message::lock_time`], counted by the caller from before the call.
+    /// Locks the message again for [`Message::lock_time`], counted from before the call.
     ///
     /// # Errors
     /// `Lost` if this worker definitely does not have it any more; `Transient` for every doubt.
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Settles the message; dead letters are copied before the message is deleted. The caller may repeat the same
-    /// settlement while the result is in doubt.
+    /// Settles the message; dead letters are copied first. The caller may repeat a settlement in doubt.
     ///
     /// # Errors
-    /// `Lost` if another instance has it and nothing was settled; `Transient` if the result is unknown; `Fatal` if it
-    /// will never work (no right to dead-letter it, say).
+    /// `Lost` if another instance has it and nothing was settled; `Transient` if the result is unknown; `Fatal`
+    /// if it will never work.
     async fn settle(&self, settlement: &Settlement, give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Returns whether the message is gone for good: it expired, or its queue was deleted. No worker can get it any
-    /// more, so its command may finish. Renewals and settlements then succeed: only a copy for the dead letters may be
-    /// left to do.
+    /// Returns whether the message expired, or its queue was deleted. No worker can get it, so its command may
+    /// finish. Renewals and settlements then succeed.
     fn is_gone(&self) -> bool {
         false
     }
 
-    /// Returns how long the last renewal lasts, counted from before its request, if the queue may have granted another
-    /// time than [`Message::lock_time`].
+    /// Returns how long the last renewal lasts, counted from before its request, if not [`Message::lock_time`].
     fn lasts(&self) -> Option<Duration> {
         None
     }
 
-    /// Waits until the queue reports by itself that the lock is lost, or that another worker can get the message at any
-    /// moment. Most queues never do.
+    /// Waits until the queue itself reports that the lock is lost, or that another worker may get the message.
+    /// Most queues never do.
     async fn lost(&self) -> Failure {
         pending().await
     }
 
-    /// Returns the message's session, if the queue has sessions. This lock is then the session's, and renewing it
-    /// covers all messages to come.
+    /// Returns the message's session, if any. This lock is then the session's, and covers all messages to come.
     fn session(&self) -> Option<Arc<dyn Session>> {
         None
     }
 }
 
-/// A session: messages that belong together, in order, all for one worker while it has the session locked. Each must be
-/// settled before the next is taken; with [`Settlement::Retry`] the same one returns.
+/// A session: messages in order, all for the worker that has it locked. Each must be settled before the next is
+/// taken; with [`Settlement::Retry`] the same one returns.
 #[async_trait]
 pub trait Session: Send + Sync {
     /// Name of the session, by its senders.
     fn id(&self) -> &str;
 
-    /// Returns a moment after which no other worker got the session: the worker before may need time from here to
-    /// notice its loss.
+    /// Returns a moment after which no other worker got the session. The previous worker may need time from
+    /// here to notice its loss.
     fn taken(&self) -> Instant;
 
-    /// Returns start and length of the newest lock that the queue has confirmed.
+    /// Returns start and length of the newest confirmed lock.
     fn locked(&self) -> (Instant, Duration);
 
     /// Waits for the session's next message; `None` if none came in time. Loses nothing when it is dropped.
@@ -223,13 +216,13 @@ pub trait Session: Send + Sync {
     /// `Lost` if this worker does not have the session any more, or the queue could not keep its order.
     async fn next(&self, give_up_at: Instant) -> Result<Option<Message>, Failure>;
 
-    /// Reads the bytes that were last stored with the session; empty by default.
+    /// Reads the session's stored bytes; empty by default.
     async fn state(&self, give_up_at: Instant) -> Result<Vec<u8>, Failure>;
 
-    /// Stores bytes with the session until others replace them; `Fatal` if the queue does not accept them.
+    /// Replaces the session's stored bytes; `Fatal` if the queue does not accept them.
     async fn set_state(&self, state: &[u8], give_up_at: Instant) -> Result<(), Failure>;
 
-    /// Gives the session up: any worker may get its unsettled messages.
+    /// Gives the session up, with its unsettled messages.
     async fn close(&self, give_up_at: Instant);
 }
 
@@ -237,7 +230,7 @@ pub trait Session: Send + Sync {
 pub enum Closed {
     /// This worker settled it.
     Settled(Settlement),
-    /// This worker does not have it any more, or it is unknown whether it was settled.
+    /// This worker does not have it any more, or the result is unknown.
     Failed(Failure),
 }
 
@@ -258,10 +251,10 @@ impl Closed {
         }
     }
 
-    /// Returns the result for a settlement: repeating one that was done succeeds.
+    /// Returns the result of a settlement: repeating one that was done succeeds.
     pub fn settled_as(&self, settlement: &Settlement) -> Result<(), Failure> {
         match self {
-            // Whichever delay or text the first one had, it cannot be repeated.
+            // Its delay or text may differ: the first one is final.
             Closed::Settled(how) if discriminant(how) == discriminant(settlement) => Ok(()),
             _ => Err(self.failure()),
         }
@@ -273,8 +266,8 @@ pub async fn turn<State>(
     state: &Mutex<State>,
     give_up_at: Instant,
 ) -> Result<MutexGuard<'_, State>, Failure> {
-    // A renewal that overtakes a settlement is refused, and would look like a lost lock; the first of two updates in a
-    // storage queue makes the second's receipt stale.
+    // A renewal that overtakes a settlement is refused, and would look like a lost lock. In a storage queue the
+    // first of two updates makes the second's receipt stale.
     let turn = before(give_up_at, state.lock()).await;
     turn.ok_or_else(|| Failure::Transient {
         why: "the request before this one is still under way".to_owned(),

@@ -1,9 +1,7 @@
-//! Azure's announcements for this virtual machine (freeze, reboot, redeployment, preemption, termination), read from
-//! the metadata service while this instance competes.
+//! Azure's announcements for this virtual machine (freeze, reboot, redeployment, preemption, termination), read
+//! from the metadata service while this instance competes.
 //!
-//! A separate task tells the core when the machine is cordoned, and learns by [`EventFollower::idle`] that nothing of
-//! trafficcop runs here any more. An endpoint that is missing, hangs or answers nonsense stops no instance; it is only
-//! read less often. Announcements must never delay or judge a lease, and never need TLS.
+//! A bad endpoint stops no instance. Announcements must never delay or judge a lease, and never need TLS.
 
 use std::sync::OnceLock;
 use std::time::Duration;
@@ -21,18 +19,17 @@ use trafficcop_core::Cordon;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::retry::Backoff;
 
-// Time between two reads, ±20 %. Azure allows one a second, and the shortest notice (of a preemption) is 30 seconds,
-// of which a drain needs most.
+// Time between two reads, ±20 %. Azure allows one a second; the shortest notice (of a preemption) is 30
+// seconds.
 const PACE: Duration = Duration::from_secs(5);
 // Longest pause if the endpoint has answered before: less than the shortest notice.
 const SHORT_PAUSE: Duration = Duration::from_secs(20);
-// Longest pause if it never has: this may not be a machine of Azure.
+// Longest pause if it never has: this may not be Azure.
 const LONG_PAUSE: Duration = Duration::from_secs(300);
-// Least time between two reads.
 const LEAST: Duration = Duration::from_secs(1);
-// The very first request enables the events for the machine and may take minutes; then a later one reads them.
+// The machine's very first request may take minutes; then a later one reads the events.
 const LIMIT: Duration = Duration::from_secs(5);
-// A document is a few hundred bytes; a longer answer is not Azure's.
+// A document is a few hundred bytes.
 const ANSWER_LIMIT: usize = 256 * 1024;
 const EVENTS: &str = "/metadata/scheduledevents?api-version=2020-07-01";
 const NAME: &str = "/metadata/instance/compute/name?api-version=2021-02-01&format=text";
@@ -43,9 +40,9 @@ const NAME_LIMIT: usize = 256;
 pub struct Config {
     /// Address of the metadata service.
     pub endpoint: Endpoint,
-    /// Name of this machine in the announcements; `None`: the metadata service tells it.
+    /// Name of this machine in the announcements, if the metadata service does not tell it.
     pub vm_name: Option<String>,
-    /// Host name, used if the metadata service tells none.
+    /// Host name, used if no other name is known.
     pub host: String,
     /// Whether to approve an announcement once nothing runs here.
     pub ack: bool,
@@ -88,7 +85,8 @@ impl EventFollower {
         EventFollower { words, idle, first }
     }
 
-    /// Waits at most `limit` for the first read, so that an instance knows earlier announcements before it competes.
+    /// Waits at most `limit` for the first read, so that an instance knows earlier announcements before it
+    /// competes.
     pub async fn first(&mut self, limit: Duration) -> Option<Cordon> {
         let looked = async {
             while !*self.first.borrow_and_update() {
@@ -97,7 +95,7 @@ impl EventFollower {
                 }
             }
         };
-        // A late announcement comes through the channel, and drains what has started.
+        // A late announcement comes through the channel.
         let _in_time = timeout(limit, looked).await;
         self.words.try_recv().ok().flatten()
     }
@@ -110,14 +108,11 @@ struct Follower {
     idle: watch::Receiver<bool>,
     looked: watch::Sender<bool>,
     name: Option<String>,
-    // The last announcement that was passed on.
     said: Option<Announced>,
     // They stay in the document until they begin.
     approved: Vec<String>,
     failures: u32,
-    // Whether the log has the failure.
     told: bool,
-    // Whether the endpoint has ever answered.
     ever: bool,
 }
 
@@ -128,7 +123,7 @@ impl Follower {
                 Ok(()) => self.works(),
                 Err(why) => self.fails(&why),
             }
-            // After a failure as well: no instance waits for an endpoint that is absent.
+            // After a failure as well: no instance waits for an absent endpoint.
             self.looked.send_replace(true);
             self.pause().await;
         }
@@ -146,7 +141,7 @@ impl Follower {
         if std::mem::replace(&mut self.told, true) {
             tracing::debug!("scheduled events: {why}");
         } else if self.said.is_some() {
-            // Silence before a reboot is to be expected, and does not mean that it is over.
+            // Silence before a reboot does not mean that it is over.
             tracing::warn!("scheduled events are not available: {why}; cordoned until they are");
         } else {
             tracing::warn!(
@@ -159,7 +154,6 @@ impl Follower {
         let most = if self.ever { SHORT_PAUSE } else { LONG_PAUSE };
         let pace = Backoff::new(PACE, most).after(self.failures);
         let span = pace.mul_f64(0.8 + 0.4 * fastrand::f64());
-        // An approval need not wait for the next regular read.
         let wants_approval = self.config.ack && self.failures == 0;
         let (least, span) = (span.min(LEAST), span.saturating_sub(LEAST));
         tokio::time::sleep(least).await;
@@ -172,7 +166,7 @@ impl Follower {
     async fn look(&mut self) -> Result<(), String> {
         let (text, date) = self.ask(Method::GET, EVENTS, None).await?;
         let document = Document::parse(&text)?;
-        // Nearly always true. Then nothing depends on the name.
+        // Nearly always true; then the name is not needed.
         if document.is_empty() {
             self.hears(None);
             return Ok(());
@@ -189,7 +183,7 @@ impl Follower {
         }
         match self.vm_name().await {
             Ok(name) => self.name.insert(name).clone(),
-            // Most machines have the same name in Azure; for the others there is a flag.
+            // Most machines have the same name in Azure.
             Err(why) => {
                 tracing::debug!("the metadata service does not tell this machine's name: {why}");
                 self.config.host.clone()
@@ -200,7 +194,7 @@ impl Follower {
     fn hears(&mut self, announced: Option<Announced>) {
         let said = self.said.as_ref().map(|announced| &announced.cordon);
         let cordon = announced.as_ref().map(|announced| &announced.cordon);
-        // The moment is computed from each answer's date, and differs by milliseconds.
+        // The moment differs by milliseconds from answer to answer.
         if said.map(|cordon| &cordon.why) != cordon.map(|cordon| &cordon.why) {
             let _ = self.say.send(cordon.cloned());
         }
@@ -210,8 +204,7 @@ impl Follower {
         self.said = announced;
     }
 
-    /// Approves waiting announcements once nothing is in the way: then Azure acts at once, not at the end of its
-    /// notice.
+    /// Approves waiting announcements once nothing is in the way: then Azure acts at once.
     async fn approve(&mut self) -> Result<(), String> {
         if !self.config.ack || !*self.idle.borrow_and_update() {
             return Ok(());
@@ -252,7 +245,7 @@ impl Follower {
             .0
             .join(path)
             .map_err(|why| why.to_string())?;
-        // The service requires it: an attacker who can make a server fetch a URL cannot make it send a header.
+        // The service requires it: an attacker who makes a server fetch a URL cannot make it send a header.
         let mut request = http.request(method, url).header("Metadata", "true");
         if let Some(body) = body {
             request = request
@@ -289,7 +282,6 @@ pub struct Endpoint(Url);
 pub struct EndpointError;
 
 impl Default for Endpoint {
-    /// Azure's address.
     fn default() -> Endpoint {
         let url = Url::parse("http://169.254.169.254").expect("a constant that is a URL");
         Endpoint(url)
@@ -300,7 +292,7 @@ impl Endpoint {
     /// Parses another address: plain http to an IP address, without a path.
     pub fn parse(text: &str) -> Result<Endpoint, EndpointError> {
         let url = Url::parse(text).map_err(|_| EndpointError)?;
-        // A name would need a look-up, which takes time, and which any name server could answer.
+        // A name would need a look-up, which any name server could answer.
         let is_address = matches!(url.host(), Some(url::Host::Ipv4(_) | url::Host::Ipv6(_)));
         let is_bare = url.path() == "/" && url.query().is_none() && url.username().is_empty();
         if url.scheme() != "http" || !is_address || !is_bare || url.fragment().is_some() {
@@ -320,7 +312,7 @@ fn said(error: reqwest::Error) -> String {
     format!("the metadata service {what}: {why}")
 }
 
-// Other kinds are ignored: draining for an unknown one would stop commands on a whole fleet at once.
+// Draining for an unknown kind would stop commands on a whole fleet at once.
 const KINDS: &[(&str, &str)] = &[
     ("Freeze", "a freeze"),
     ("Reboot", "a reboot"),
@@ -356,7 +348,7 @@ struct Announced {
     waiting: Vec<String>,
 }
 
-// Order: what has begun, then what has a time, earliest first, then the rest.
+// What has begun, then what has a time, earliest first, then the rest.
 type Rank = (bool, bool, Option<OffsetDateTime>);
 
 impl Document {
@@ -368,8 +360,8 @@ impl Document {
         self.events.is_empty()
     }
 
-    /// Returns what the document announces for the machine of this name; it was read at `now`, with `date` on the
-    /// service's clock.
+    /// Returns what the document announces for this machine; it was read at `now`, with `date` on the service's
+    /// clock.
     fn announced_for(&self, name: &str, now: Instant, date: OffsetDateTime) -> Option<Announced> {
         let ours = self.events.iter().filter_map(|entry| {
             let (_, kind) = KINDS.iter().find(|(kind, _)| *kind == entry.event_type)?;
@@ -401,7 +393,7 @@ impl Document {
         };
         let cordon = Cordon {
             why: format!("{kind} of this machine {when} (event {})", entry.event_id),
-            // By the service's clock, which wrote both dates; this machine's may be wrong by hours.
+            // By the service's clock, which wrote both dates.
             before: at.map_or(Instant::FOREVER, |at| {
                 now + Duration::try_from(at - date).unwrap_or_default()
             }),
@@ -410,7 +402,6 @@ impl Document {
     }
 }
 
-/// Returns whether the text can be an identifier, which trafficcop shows and sends back.
 fn is_id(text: &str) -> bool {
     let fits = |c: char| c.is_ascii_alphanumeric() || "-_.".contains(c);
     (1..=ID_LIMIT).contains(&text.len()) && text.chars().all(fits)

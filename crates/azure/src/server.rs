@@ -1,8 +1,7 @@
 //! Connections to servers: name look-up, the race between addresses, and messages for TLS failures.
 //!
-//! Separate threads look up names: one for each name, started at its first look-up and kept. A look-up that hangs
-//! delays only requests for that name. If no thread can start, the look-up fails like any other: that is doubt, and
-//! never ends the supervisor.
+//! One thread for each name looks it up: one that hangs delays only requests for that name. If no thread can
+//! start, that is doubt.
 
 use std::collections::BTreeMap;
 use std::error::Error;
@@ -26,22 +25,22 @@ type Found = io::Result<Vec<SocketAddr>>;
 
 type Asker = oneshot::Sender<Found>;
 
-// The system's resolver blocks, and the runtime's pool for blocking work starts threads on demand and panics if it
-// gets none, at the very renewal that needed one. A thread that runs already is there for every renewal.
+// The resolver blocks, and the runtime's pool for blocking work panics if it gets no thread. A thread that runs
+// already is there for every renewal.
 static THREADS: Mutex<BTreeMap<String, mpsc::Sender<Asker>>> = Mutex::new(BTreeMap::new());
 
-// The system's resolver loads the machine's nss modules, which keep buffers on the stack.
+// The machine's nss modules keep buffers on the stack.
 const STACK: usize = 1024 * 1024;
 
-// Pause before the next address is tried at the same time (RFC 8305, section 8).
+// Pause before the next address is tried (RFC 8305, section 8).
 const STAGGER: Duration = Duration::from_millis(250);
 
-// The kernel sends a lost packet again after a second; a connection that takes longer leaves a renewal no time for
-// another one.
+// The kernel sends a lost packet again after a second; a longer limit leaves a renewal no time for another
+// connection.
 pub(super) const CONNECT_LIMIT: Duration = Duration::from_millis(2500);
 
-/// Resolver of the HTTP library, which gives each address in turn an equal part of its time limit. So it puts the
-/// address that answers first in front.
+/// Resolver of the HTTP library, which gives each address in turn a part of its time limit: so the address that
+/// answers first comes first.
 #[derive(Clone, Default)]
 pub(super) struct Names {
     // Host, port and addresses of the current request; the library resolves proxies, too.
@@ -56,7 +55,6 @@ impl Names {
         server.2.clear();
     }
 
-    /// Returns the addresses of the current request's server, if it has several.
     pub(super) fn tried(&self) -> Vec<SocketAddr> {
         lock(&self.server).2.clone()
     }
@@ -82,8 +80,8 @@ impl Resolve for Names {
     }
 }
 
-/// Connects to the address that answers first. Each of them gets an attempt, with a pause in between (RFC 8305). The
-/// error lists all attempts.
+/// Connects to the address that answers first; attempts begin one after another (RFC 8305). The error lists all
+/// of them.
 pub async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
     let give_up_at = Instant::now() + CONNECT_LIMIT;
     let mut rest = addresses.iter().copied();
@@ -158,7 +156,6 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
         let _ = thread.send(asker);
         return Ok(answer);
     }
-    // If no thread can start now, the next look-up tries again.
     let (thread, asked) = mpsc::channel();
     let name = host.to_owned();
     let started = std::thread::Builder::new()
@@ -166,7 +163,7 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
         .stack_size(STACK)
         .spawn(move || serve(&name, &asked));
     started.map_err(|why| {
-        // An error of this kind passes: the caller tries an unsent request again.
+        // This kind of error is temporary: the caller tries an unsent request again.
         let why = format!("{host} cannot be looked up: no thread can be started: {why}");
         io::Error::new(io::ErrorKind::WouldBlock, why)
     })?;
@@ -177,8 +174,8 @@ fn ask(host: &str) -> io::Result<oneshot::Receiver<Found>> {
 
 fn serve(name: &str, asked: &mpsc::Receiver<Asker>) {
     while let Ok(first) = asked.recv() {
-        // All waiting requests get one answer. Otherwise, after a resolver that hung for a minute, each attempt of that
-        // minute would need its look-up before the current one.
+        // All waiting requests get one answer: otherwise each attempt during a hang would need its own look-up
+        // later.
         let mut askers: Vec<Asker> = std::iter::once(first).chain(asked.try_iter()).collect();
         askers.retain(|asker| !asker.is_closed());
         if askers.is_empty() {
@@ -190,7 +187,6 @@ fn serve(name: &str, asked: &mpsc::Receiver<Asker>) {
                 Ok(found) => Ok(found.clone()),
                 Err(why) => Err(io::Error::new(why.kind(), why.to_string())),
             };
-            // The request may have been given up.
             let _ = asker.send(answer);
         }
     }
@@ -210,7 +206,6 @@ fn look_up(name: &str) -> Found {
     }
 }
 
-/// Finds the TLS error among the causes of an error.
 pub(super) fn tls_cause<'a>(error: &'a (dyn Error + 'static)) -> Option<&'a TlsError> {
     let mut next = Some(error);
     while let Some(error) = next {
@@ -239,9 +234,10 @@ pub fn tls_refusal(server: &str, error: &TlsError) -> String {
         _ => return format!("TLS with {server} failed: {error}"),
     };
     match bad {
-        // The second, where another authority has the name of a trusted one.
+        // The second, where another authority has a trusted one's name.
         Bad::UnknownIssuer | Bad::BadSignature => format!(
-            "TLS: the issuer of {server}'s certificate is not trusted on this machine: name the authority's certificate with --ca-file"
+            "TLS: the issuer of {server}'s certificate is not trusted on this machine: name the authority's \
+             certificate with --ca-file"
         ),
         Bad::NotValidForName | Bad::NotValidForNameContext { .. } => {
             format!("TLS: the certificate of {server} is for another name: use that name")
@@ -316,7 +312,7 @@ mod tests {
         assert!(!THREADS.lock().unwrap().contains_key("::1"));
     }
 
-    /// Returns an address that answers no request to connect, because the listener's queue is full.
+    /// Returns an address that answers no request to connect: the listener's queue is full.
     fn silent() -> (std::net::TcpStream, std::net::TcpListener, SocketAddr) {
         let listener = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let backlog = nix::sys::socket::Backlog::new(0).unwrap();
@@ -346,7 +342,6 @@ mod tests {
 
     #[tokio::test]
     async fn names_return_the_address_that_answers_first_with_its_port() {
-        // `localhost` may have one address or two.
         let open = std::net::TcpListener::bind("127.0.0.1:0").unwrap();
         let port = open.local_addr().unwrap().port();
         let names = Names::default();

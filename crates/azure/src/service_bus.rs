@@ -1,5 +1,5 @@
-//! Address and credential of a queue, subscription or dead-letter queue on Azure Service Bus, from a connection string
-//! in the form of Microsoft's clients, or a namespace and Entra ID.
+//! Address and credential of a queue or subscription on Azure Service Bus, from a connection string or a
+//! namespace and Entra ID.
 
 mod parse;
 
@@ -15,7 +15,6 @@ use super::credential::{AuthOptions, Credential, Found, Offered, SERVICE_BUS, ch
 use super::proxy::Proxy;
 use super::transport::Client;
 
-/// Default of [`ServiceBusOptions::string_in`].
 const STRING: &str = "AZURE_SERVICEBUS_CONNECTION_STRING";
 const TLS_PORT: u16 = 5671;
 const PLAIN_PORT: u16 = 5672;
@@ -118,7 +117,7 @@ impl ServiceBus {
                      UseDevelopmentEmulator"
                 ),
             ),
-            // A string without a key names a namespace, and Entra ID provides the credential.
+            // Entra ID provides the credential for a string without a key.
             needed: refuse_if(
                 given && (plain || !cfg!(feature = "entra")),
                 "SharedAccessKeyName and SharedAccessKey (or SharedAccessSignature)",
@@ -190,7 +189,6 @@ impl ServiceBus {
     }
 }
 
-/// Combines the name that was passed with the connection string.
 fn settle(
     typed: Typed,
     parts: Option<&Parts>,

@@ -1,6 +1,5 @@
-//! Clock of the storage service, and the policy that accepts an answer only if it can belong to its request.
-//!
-//! The service's clock may refuse an answer, but never make a lease longer.
+//! Clock of the storage service, and the policy that accepts only the answer to its own request. That clock may
+//! refuse an answer, but never make a lease longer.
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -20,15 +19,14 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::service_time::{DatedAnswer, ServiceTime, millis};
 use trafficcop_core::util::lock;
 
-// A third of what the service allows: time to correct the clock before other tools fail.
+// A third of what the service allows: time to correct the clock.
 const WORTH_A_WORD: Duration = Duration::from_secs(300);
 
-/// Gives the request a new id, which the service repeats in its answer. Call it before signing.
+/// Gives the request a new id, which its answer repeats. Call it before signing.
 pub(super) fn name_anew(request: &mut Request) {
     request.insert_header(CLIENT_REQUEST_ID, Uuid::new_v4().to_string());
 }
 
-/// Policy that refuses the answer to another request.
 pub(super) struct OwnAnswers {
     pub(super) clock: Arc<ServiceClock>,
     pub(super) client: Arc<Client>,
@@ -108,19 +106,19 @@ impl OwnAnswers {
     }
 }
 
-/// The service's time, as far as it is known: the service refuses dates that differ by more than fifteen minutes.
+/// The service's time, as far as it is known: the service refuses dates that differ by more than fifteen
+/// minutes.
 #[derive(Debug, Default)]
 pub struct ServiceClock {
-    // Relative to the clock that counts suspend, because the wall clock may be set.
+    // Relative to CLOCK_BOOTTIME: the wall clock may be set.
     time: Mutex<ServiceTime>,
     last_sent: Mutex<Option<Instant>>,
-    // Whether the log has the warning.
     told: AtomicBool,
 }
 
 impl ServiceClock {
-    /// Creates a clock from what another process of this machine knew ([`ServiceClock::ahead`]). It saves a guardian a
-    /// refusal, for which it may have no time.
+    /// Creates a clock from another process's [`ServiceClock::ahead`]: a guardian may have no time for a
+    /// refusal.
     pub fn of_another(ahead: Option<i64>) -> ServiceClock {
         let known = ahead.map(|ahead| ServiceTime::known(ahead, Instant::now()));
         ServiceClock {
@@ -136,7 +134,7 @@ impl ServiceClock {
         lock(&self.time).ahead()
     }
 
-    /// Returns the current date by the service's clock; before the first answer, by the wall clock.
+    /// Returns the date by the service's clock; before the first answer, by the wall clock.
     pub fn date(&self) -> OffsetDateTime {
         let Some(ahead) = self.ahead() else {
             return OffsetDateTime::now_utc();

@@ -1,8 +1,5 @@
-//! Signature of requests with an account key (`SharedKey`, service version 2009-09-19 and later), which the official
-//! client lacks, and their date by the service's clock.
-//!
-//! Only a request that was refused because of its date is sent once more. A SAS gets no date here: its times are
-//! between its maker and the service.
+//! Signature of requests with an account key (`SharedKey`, service version 2009-09-19 and later), dated by the
+//! service's clock. Only a request that was refused because of its date is sent once more.
 
 use std::cmp::Ordering as Order;
 use std::collections::BTreeMap;
@@ -20,8 +17,8 @@ use azure_core::time::{OffsetDateTime, to_rfc7231};
 use super::service_clock::{ServiceClock, name_anew};
 use super::transport::header;
 
-// A smaller difference is not the reason of a refusal: the service allows fifteen minutes. A second try for a wrong
-// key would only double its refusals.
+// A smaller difference is not the reason: the service allows fifteen minutes. A wrong key must not be tried
+// twice.
 const DATE_MATTERS: Duration = Duration::from_secs(60);
 
 /// Policy that dates and signs each try.
@@ -41,7 +38,6 @@ impl SharedKey {
     }
 
     fn sign(&self, request: &mut Request, date: &OffsetDateTime) -> azure_core::Result<()> {
-        // Again for each try: the service may have refused the date of the last one.
         request.insert_header("x-ms-date", to_rfc7231(date));
         let headers: BTreeMap<String, String> = request
             .headers()
@@ -63,7 +59,6 @@ impl SharedKey {
         Ok(())
     }
 
-    /// Returns whether a request of this date was refused for it, by the service's clock in the answer.
     fn was_misdated(&self, date: OffsetDateTime, answer: &AsyncRawResponse) -> bool {
         u16::from(answer.status()) == 403
             && header(answer.headers(), "x-ms-error-code") == Some("AuthenticationFailed")
@@ -91,14 +86,14 @@ impl Policy for SharedKey {
         if !self.was_misdated(date, &answer) {
             return Ok(answer);
         }
-        // Refused before anything was done, and now the service's time is known. The time limit of the exchange stays.
+        // Nothing was done, and now the service's time is known. The time limit stays.
         name_anew(request);
         self.sign(request, &self.clock.date())?;
         next[0].send(ctx, request, &next[1..]).await
     }
 }
 
-/// Builds the text to sign. Header names in `headers` are lower-case.
+/// Builds the text to sign; names in `headers` are lower-case.
 fn string_to_sign(
     account: &str,
     method: &str,
@@ -119,7 +114,7 @@ fn string_to_sign(
         &length,
         header("content-md5"),
         header("content-type"),
-        // The header `Date`: the date is in x-ms-date.
+        // Not `Date`: the date is in x-ms-date.
         "",
         header("if-modified-since"),
         header("if-match"),
@@ -135,7 +130,7 @@ fn string_to_sign(
     for (name, value) in ours {
         text.push_str(&format!("{name}:{}\n", value.trim()));
     }
-    // With an emulator the account is in the path as well, and so appears twice.
+    // With an emulator the account is in the path, too, and so appears twice.
     text.push_str(&format!("/{account}{}", url.path()));
     let mut query: BTreeMap<String, Vec<String>> = BTreeMap::new();
     for (name, value) in url.query_pairs() {
@@ -152,8 +147,7 @@ fn string_to_sign(
 }
 
 fn in_their_order(one: &str, other: &str) -> Order {
-    // The service sorts names like words: an underscore comes before the digits. Metadata of other programs has both,
-    // and a wrong order is a wrong signature.
+    // The service sorts an underscore before the digits; a wrong order is a wrong signature.
     let weights = |name: &str| name.replace('_', " ");
     weights(one).cmp(&weights(other))
 }

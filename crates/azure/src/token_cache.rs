@@ -1,7 +1,5 @@
-//! Cache of the Entra ID token for requests: renewed in the background long before it expires, and passed on to the
-//! guardian.
-//!
-//! While a token is valid no request waits for the issuer.
+//! Cache of the Entra ID token: renewed in the background long before it expires, and passed on to the
+//! guardian. While a token is valid no request waits for the issuer.
 
 use std::fmt;
 use std::sync::{Arc, Mutex, MutexGuard, PoisonError};
@@ -23,16 +21,13 @@ use trafficcop_core::util::{SharedMemory, lock};
 
 // Less than a request's own limit (5 s), so that its error says why there is no token.
 const WAIT: Duration = Duration::from_secs(4);
-// First pause after a failure; it doubles.
 const PAUSE: Duration = Duration::from_secs(1);
-// Without a valid token the lease runs out, so the next renewal must find one. With one there is time, and an issuer
-// in trouble is spared.
+// Without a valid token the lease runs out: the next renewal must find one.
 const LONGEST_IN_NEED: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(60);
-// Least time between renewals of a token that the service refused: if a right is missing, another token lacks it as
-// well.
+// Least time between renewals of a refused token: another may lack the same right.
 const SPACING: Duration = Duration::from_secs(5);
-// tokio's timers stop while the machine sleeps, so the clock is checked this often.
+// tokio's timers stop while the machine sleeps.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(30);
 
 pub(super) struct Issued {
@@ -45,7 +40,6 @@ pub(super) struct Issued {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Unissued {
     pub(super) why: String,
-    // The issuer would refuse again.
     pub(super) refused: bool,
 }
 
@@ -69,7 +63,7 @@ pub(super) trait Issuer: Send + Sync {
     fn kind(&self) -> &'static str;
     /// Requests a new token, within its own time limit.
     async fn issue(&self) -> Result<Issued, Unissued>;
-    /// Returns the issuer for a forked process, with another client.
+    /// Returns the issuer for a forked process.
     fn in_another_process(&self, client: Arc<Client>) -> Arc<dyn Issuer>;
 }
 
@@ -84,7 +78,6 @@ struct State {
     token: Option<Token>,
     error: Option<Unissued>,
     attempts: u64,
-    // Failed attempts since the last success.
     failures: u32,
     asked: Instant,
     next: Instant,
@@ -93,15 +86,14 @@ struct State {
 struct Shared {
     state: Mutex<State>,
     changed: Notify,
-    // The time of the next attempt changed, or came while tokio's timers did not run.
+    // The next attempt moved, or came while tokio's timers did not run.
     look: Notify,
     shared_token: Option<Arc<dyn SharedMemory>>,
 }
 
 /// A token, and the task that renews it.
-// The cache of the library's credentials will not do: five minutes before a token's end it requests another while it
-// holds its lock. So every request waits for an issuer that hangs, and fails with it although its token is still
-// valid.
+// The library's own cache requests another token five minutes before the end while it holds its lock. So every
+// request waits for an issuer that hangs, although its token is still valid.
 pub struct TokenCache {
     issuer: Arc<dyn Issuer>,
     shared: Arc<Shared>,
@@ -109,7 +101,6 @@ pub struct TokenCache {
 }
 
 impl TokenCache {
-    /// Creates the cache; sends nothing yet.
     pub(super) fn new(
         issuer: Arc<dyn Issuer>,
         shared_token: Option<Arc<dyn SharedMemory>>,
@@ -142,14 +133,13 @@ impl TokenCache {
             .and_then(|shared_token| shared_token.take());
         if let Some(token) = kept.as_deref().and_then(Token::unpack) {
             let mut state = tokens.shared.state();
-            // This process needs one request or two, so a new token only once this one has expired.
+            // One request or two need no new token before this one expires.
             state.next = token.until;
             state.token = Some(token);
         }
         tokens
     }
 
-    /// Returns the kind of credential, for the log.
     pub(super) fn kind(&self) -> &'static str {
         self.issuer.kind()
     }
@@ -176,7 +166,7 @@ impl TokenCache {
                 return Ok(token.secret.clone());
             }
             match &state.error {
-                // Waiting for the next attempt would take time in which the caller could try the store again.
+                // Do not wait: the caller can use the time to try the store again.
                 Some(error) if !due => return Err(error.clone()),
                 _ => state.attempts,
             }
@@ -185,7 +175,7 @@ impl TokenCache {
             loop {
                 let changed = self.shared.changed.notified();
                 let mut changed = std::pin::pin!(changed);
-                // Before the check, so that no notification is missed in between.
+                // First, so that no notification is missed.
                 changed.as_mut().enable();
                 {
                     let state = self.shared.state();
@@ -210,7 +200,7 @@ impl TokenCache {
         }
     }
 
-    /// Requests another token soon, because the service refused this one.
+    /// Requests another token soon: the service refused this one.
     pub fn refused(&self, secret: &Secret) {
         let mut state = self.shared.state();
         if state
@@ -223,9 +213,8 @@ impl TokenCache {
         }
     }
 
-    /// Starts the renewal in the caller's runtime.
     fn keep_renewing(&self) {
-        // At creation there is no runtime yet, and a guardian has another one.
+        // At creation there is no runtime yet.
         let mut renewing = lock(&self.renewing);
         if renewing.as_ref().is_none_or(AbortHandle::is_finished) {
             let work = renew(Arc::clone(&self.shared), Arc::clone(&self.issuer));
@@ -256,7 +245,7 @@ impl Shared {
             Ok(issued) => {
                 let token = Token {
                     secret: issued.secret,
-                    // Not to the last moment: a request takes time.
+                    // A request takes time.
                     until: now + (issued.left - (issued.left / 20).min(Duration::from_secs(10))),
                 };
                 if state.error.take().is_some() && state.attempts > 1 {
@@ -268,7 +257,7 @@ impl Shared {
                     shared_token.put(&token.pack());
                 }
                 state.failures = 0;
-                // An issuer may be absent for the other half (usually half an hour) without an effect.
+                // An issuer may be absent for the other half (usually half an hour).
                 state.next = now + (issued.left / 2).max(PAUSE);
                 state.token = Some(token);
             }
@@ -361,9 +350,8 @@ impl Policy for Bearer {
             let why = "a token is never sent over plain http: use https";
             return Err(Error::with_message(ErrorKind::Other, why));
         }
-        // A client lives for weeks, a token for an hour.
         let token = self.0.token(Instant::now() + WAIT).await.map_err(|none| {
-            // Nothing was sent, so nothing can have been done.
+            // Nothing was sent.
             let kind = match none.refused {
                 true => ErrorKind::Credential,
                 false => ErrorKind::Connection,
@@ -372,7 +360,7 @@ impl Policy for Bearer {
         })?;
         request.insert_header("authorization", format!("Bearer {}", token.secret()));
         let answer = next[0].send(ctx, request, &next[1..]).await?;
-        // Other codes of 403 mean a missing right, and no token would help.
+        // Other codes of 403 mean a missing right: no token would help.
         if matches!(
             (
                 u16::from(answer.status()),

@@ -1,7 +1,7 @@
-//! HTTP client below the official clients: exchanges with a time limit, without redirects or panics, and without the
-//! URL (it may have a SAS) in any error.
+//! HTTP client below the official clients: exchanges with a time limit, without redirects or panics, and
+//! without the URL (it may have a SAS) in any error.
 //!
-//! It must never retry: the core retries, within the lease's time. Its time limits only end waiting; they never judge a
+//! It must never retry: the core does, within the lease's time. Its limits only end waiting; they never judge a
 //! lease.
 
 use std::collections::HashMap;
@@ -32,13 +32,11 @@ use super::server::{CONNECT_LIMIT, Names, tls_cause, tls_refusal};
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::util::lock;
 
-// The longest answers are 32 messages of 64 KiB, each byte up to six in XML. Without a limit an answer could fill the
-// memory.
+// The longest answers are 32 messages of 64 KiB, each byte up to six in XML.
 const ANSWER_LIMIT: usize = 13 * 1024 * 1024;
 // A dead connection must leave time for another attempt before SIGTERM is due.
 const EXCHANGE_LIMIT: Duration = Duration::from_secs(5);
-// tokio's timers stop while the machine sleeps: after an hour a limit of 5 s would have 5 s left. So the clock that
-// counts suspend is checked this often.
+// tokio's timers stop while the machine sleeps, so CLOCK_BOOTTIME is checked this often.
 const CLOCK_INTERVAL: Duration = Duration::from_millis(250);
 
 /// A client that is built at its first request.
@@ -47,12 +45,11 @@ pub(crate) struct Client {
     idle: usize,
     trust: CaCertificates,
     connect_limit: Duration,
-    // Use no proxy, whatever the environment says.
     direct: bool,
     proxy: Option<Arc<Proxy>>,
     names: Names,
-    // Built late, because building fails without installed certificates. That must be the error of a request, and none
-    // for plain http.
+    // Built late, because building fails without certificates. That must be a request's error, and none for
+    // plain http.
     built: Mutex<Option<std::result::Result<reqwest::Client, String>>>,
     #[cfg(debug_assertions)]
     simulated: Option<Arc<dyn HttpClient>>,
@@ -74,7 +71,6 @@ impl Client {
         }
     }
 
-    /// Creates a client whose requests go to `network`.
     #[cfg(debug_assertions)]
     pub(super) fn simulated(network: Arc<dyn HttpClient>) -> Client {
         Client {
@@ -93,15 +89,14 @@ impl Client {
         self
     }
 
-    /// Sets the time limit for connecting.
     #[cfg(feature = "entra")]
     pub(super) fn connecting_within(mut self, limit: Duration) -> Client {
         self.connect_limit = limit;
         self
     }
 
-    /// Returns a client without this one's connections, for a forked process: of two that send through one socket each
-    /// would read the other's answers.
+    /// Returns a client without connections, for a forked process: of two that share a socket each would read
+    /// the other's answers.
     pub(super) fn anew(&self) -> Client {
         #[cfg(debug_assertions)]
         if let Some(network) = &self.simulated {
@@ -130,7 +125,6 @@ impl Client {
         told(error, way)
     }
 
-    /// Gives the connections up after their pending requests.
     pub(super) fn hang_up(&self) {
         lock(&self.built).take();
     }
@@ -138,7 +132,7 @@ impl Client {
     fn client(&self) -> Result<reqwest::Client> {
         lock(&self.built)
             .get_or_insert_with(|| {
-                // Fails only if the program around this library installed another, which serves as well.
+                // Fails only if the program installed another, which serves as well.
                 let _ = set_async_runtime(Arc::new(Tokio));
                 build(self)
             })
@@ -155,12 +149,11 @@ impl fmt::Debug for Client {
     }
 }
 
-/// Builds a client for plain http, without certificates or proxy.
 pub(super) fn plain() -> std::result::Result<reqwest::Client, String> {
     build(&Client::new(false, 1))
 }
 
-/// Builds a client for probes of this URL, on this machine or a near one, with a new connection each time.
+/// Builds a client for probes of this URL, with a new connection each time.
 pub fn for_probes(
     url: &Url,
     ca_file: Option<&Path>,
@@ -180,23 +173,23 @@ pub fn for_probes(
 
 fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
     let mut builder = reqwest::Client::builder()
-        // With HTTP/2 a request after a timeout would use the same connection, whose path may have died silently.
+        // With HTTP/2 a request after a timeout would use the same, perhaps dead connection.
         .http1_only()
-        // A captive portal or proxy may redirect: a request with a signature must not follow it.
+        // A signed request must not follow the redirect of a captive portal or proxy.
         .redirect(reqwest::redirect::Policy::none())
         .connect_timeout(client.connect_limit)
-        // Shorter than the idle limits of load balancers and NATs (Azure's is four minutes), which drop a connection
-        // without telling either end.
+        // Load balancers and NATs drop idle connections silently (Azure's after four minutes).
         .pool_idle_timeout(Duration::from_secs(30))
         .pool_max_idle_per_host(client.idle)
         .tcp_nodelay(true)
         .dns_resolver(client.names.clone());
     if client.https {
-        // Fails only if another provider was installed before, which serves as well.
+        // Fails only if another provider was installed, which serves as well.
         let _ = rustls::crypto::ring::default_provider().install_default();
         builder = builder.tls_certs_merge(client.trust.certificates());
     } else {
-        // reqwest would load the system's roots even for plain http, and panic or fail in a container without any.
+        // Even for plain http reqwest would load the system's roots, and panic or fail in a container without
+        // any.
         let tls = rustls::ClientConfig::builder_with_provider(Arc::new(
             rustls::crypto::ring::default_provider(),
         ))
@@ -238,7 +231,7 @@ impl HttpClient for Client {
         let mut outgoing = client.request(method, request.url().clone());
         for (name, value) in request.headers().iter() {
             if name.as_str() != "content-length" {
-                // As bytes: metadata of other programs need not be ASCII.
+                // Metadata of other programs need not be ASCII.
                 outgoing = outgoing.header(name.as_str(), value.as_str().as_bytes());
             }
         }
@@ -246,7 +239,7 @@ impl HttpClient for Client {
             return Err(other("a streamed body is not supported".to_owned()));
         };
         if matches!(request.method(), Method::Put | Method::Post) {
-            // Even if it is zero: without it the service answers 411, and the HTTP library omits it.
+            // Even zero: the HTTP library would omit it, and the service answer 411.
             outgoing = outgoing.header("content-length", body.len());
         }
         let mut answer = match outgoing.body(body).send().await {
@@ -299,8 +292,7 @@ fn headers(map: &reqwest::header::HeaderMap) -> Result<Headers> {
                     HeaderValue::from(text.to_owned()),
                 );
             }
-            // A write replaces all metadata of a blob: the next record would lose an entry that is omitted here, and as
-            // text it could not be written back unchanged.
+            // A write replaces all metadata of a blob: this entry would be lost.
             Err(_) if name.as_str().starts_with("x-ms-meta-") => {
                 return Err(Error::with_message(
                     ErrorKind::DataConversion,
@@ -321,8 +313,8 @@ pub fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
     headers.get_optional_str(&HeaderName::from_static(name))
 }
 
-/// Describes an error of the HTTP library. Its kind says whether the request was sent: only if it certainly was not may
-/// an acquire count as one that obtained nothing.
+/// Describes an error of the HTTP library. Its kind says whether the request was sent: only if it certainly was
+/// not, an acquire has obtained nothing.
 fn told(error: reqwest::Error, way: Option<String>) -> Error {
     let url = error.url();
     let server = url.and_then(|url| {
@@ -331,7 +323,7 @@ fn told(error: reqwest::Error, way: Option<String>) -> Error {
     });
     let server = server.unwrap_or_else(|| "the server".to_owned());
     let is_direct = url.is_some_and(|url| url.scheme() == "http");
-    // The library's text has the whole URL in it, and with that a SAS.
+    // The library's text has the whole URL, and with that a SAS.
     let error = error.without_url();
     let cause = if error.is_timeout() {
         "no answer in time".to_owned()
@@ -346,7 +338,8 @@ fn told(error: reqwest::Error, way: Option<String>) -> Error {
             refusal if refusal.starts_with("tunnel error: ") => "refused".to_owned(),
             eof if eof == "tls handshake eof" => {
                 format!(
-                    "{server} closed the connection before TLS began: check its port, and whether its address begins with http://"
+                    "{server} closed the connection before TLS began: check its port, and whether its address begins \
+                     with http://"
                 )
             }
             why => why,
@@ -362,7 +355,6 @@ fn told(error: reqwest::Error, way: Option<String>) -> Error {
     let way = way.map(|way| format!(" ({way})")).unwrap_or_default();
     let text = format!("{what}: {cause}{way}");
     match kernel_errno(&error) {
-        // The inner error's text is the library's.
         Some(errno) => {
             let beneath = io::Error::from_raw_os_error(errno).kind();
             Error::with_error(kind, io::Error::from(beneath), text)
@@ -378,24 +370,24 @@ pub fn kernel_errno(error: &reqwest::Error) -> Option<i32> {
     kernel_s.find_map(io::Error::raw_os_error)
 }
 
-/// Returns the innermost cause: the outer ones only say "error sending request".
+/// Returns the innermost cause; the outer ones say nothing.
 pub fn root_cause(error: &reqwest::Error) -> String {
     let mut text = innermost(error);
     if let Some(at) = text.find(" (os error") {
         text.truncate(at);
     }
-    // It goes into a line of the log, and the server may have written part of it.
+    // The server may have written part of it.
     match text.char_indices().nth(200) {
         Some((at, _)) => text[..at].to_owned(),
         None => text,
     }
 }
 
-/// Waits for `work` until `deadline`; `None` if it was not done by then (dropping it closes its connection).
+/// Waits for `work` until `deadline`; `None` if it was not done by then. Dropping it closes its connection.
 pub async fn before<T>(deadline: Instant, work: impl Future<Output = T>) -> Option<T> {
     let mut work = pin!(work);
     loop {
-        // First: work that would begin after its deadline does not begin.
+        // Late work does not even begin.
         let left = deadline.since(Instant::now());
         if left.is_zero() {
             return None;
@@ -428,8 +420,8 @@ pub async fn unhurried<T>(
     }
 }
 
-/// Runtime of the official clients. Their own adapter for tokio would bring in its multi-threaded runtime, and with it
-/// the mathematics library: one more to load at every start.
+/// Runtime of the official clients. Their own adapter brings in tokio's multi-threaded runtime and the
+/// mathematics library, one more to load at every start.
 struct Tokio;
 
 impl AsyncRuntime for Tokio {
@@ -438,7 +430,6 @@ impl AsyncRuntime for Tokio {
     }
 
     fn sleep(&self, duration: azure_core::time::Duration) -> TaskFuture {
-        // Zero if it is negative.
         Box::pin(clock::sleep(duration.try_into().unwrap_or_default()))
     }
 

@@ -1,7 +1,5 @@
-//! Environment variables of Azure's SDKs and command line.
-//!
-//! If a variable selects an identity or a method that trafficcop does not support, it is refused by name; trafficcop
-//! never uses another credential instead.
+//! Environment variables of Azure's SDKs and command line. One that selects an unsupported identity or method
+//! is refused by name: trafficcop never uses another credential instead.
 
 #[cfg(feature = "entra")]
 use super::account::{AccountError, malformed};
@@ -30,14 +28,14 @@ pub(crate) enum Role {
 
 use Role::{Idle, Read, Refused};
 
-/// Name and role of a variable, and whether `--no-credentials` hides it from the command: it can hold a credential,
-/// name an identity, or give access to one.
+/// Name and role of a variable, and whether `--no-credentials` hides it from the command: it can hold a
+/// credential, name an identity, or give access to one.
 pub(crate) type Variable = (&'static str, Role, bool);
 
 const WITH_CERTIFICATE: Role = Idle("it belongs to a certificate, which is refused");
 
-/// All that the documentation of Azure's SDKs (.NET, Go, Java, JavaScript, Python, Rust) names for
-/// `DefaultAzureCredential`, and that of the Azure CLI for storage accounts.
+/// All that the documentation of Azure's SDKs names for `DefaultAzureCredential`, and that of the Azure CLI for
+/// storage accounts.
 pub(crate) const VARIABLES: &[Variable] = &[
     (STRING, Read, true),
     (ACCOUNT, Read, true),
@@ -115,7 +113,6 @@ pub fn withheld() -> impl Iterator<Item = &'static str> {
     secret.map(|(name, ..)| *name)
 }
 
-/// Returns the variable that names a token credential, if one does.
 pub(super) fn named(env: &Env<'_>) -> Option<&'static str> {
     let all = [TOKEN_FILE, CLIENT_SECRET, CERTIFICATE, PASSWORD];
     all.into_iter().find(|name| match *name {
@@ -132,7 +129,7 @@ fn unavailable(name: &str, what: &str, instead: &str) -> AccountError {
     )
 }
 
-/// Refuses service principals and users that trafficcop does not support, before it takes another identity.
+/// Refuses unsupported service principals and users, before another identity is used.
 #[cfg(feature = "entra")]
 pub(super) fn refuse_principals(env: &Env<'_>) -> Result<(), AccountError> {
     let instead = format!("set {CLIENT_SECRET} or {TOKEN_FILE}, or choose with --auth");

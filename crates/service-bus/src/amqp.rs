@@ -1,18 +1,14 @@
-//! AMQP 1.0 through `fe2o3-amqp`, over a stream of this crate: opens connections, sends requests and takes
-//! deliveries. Decides nothing.
+//! AMQP 1.0 through `fe2o3-amqp`, over a stream of this crate. Decides nothing. This module knows the limits of
+//! the library:
 //!
-//! The connection task, which has the only connection, and locks call it. Everything here ends by itself after
-//! some time; `give_up_at` is the caller's own limit. This module knows the limits of the library:
-//!
-//! - **It pairs nothing.** [`super::request_link`] has requests and answers; the library's own client for
-//!   `$management` takes the next message for the answer.
+//! - **It pairs nothing.** Its client for `$management` takes the next message for the answer;
+//!   [`super::request_link`] does not.
 //! - **It forgets the service's answer to a disposition**, and when a link has used up its credit.
-//!   [`super::stream`] reads both on the way in. So the token of its lock settles a message through
-//!   `$management`, which answers and works on any connection; the disposition that follows only empties the
-//!   library's map.
+//!   [`super::stream`] reads both on the way in. So the lock's token settles a message through `$management`.
+//!   The disposition that follows only empties the library's map.
 //! - **Its awaits can hang** when a socket has died: each has a time limit here.
-//! - **It reports an error for less credit than before** once messages are under way. So credit is only ever
-//!   added, until it is drained for good.
+//! - **It reports an error for less credit than before** once messages are under way. So credit is only added,
+//!   until it is drained for good.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -43,11 +39,10 @@ use trafficcop_azure::queue::Settlement;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 
-// Milliseconds without a byte after which the library gives the connection up; the service sends something
-// twice in that time. An unanswered request finds a dead connection sooner (`ConnectionState::suspect`).
+// Milliseconds without a byte after which the library gives up; the service sends something twice in that time.
+// An unanswered request finds a dead connection sooner (`ConnectionState::suspect`).
 const IDLE: u32 = 60_000;
-// Limit for handing bytes to the connection: it takes longer only if the socket has died, and then the library
-// would wait for ever.
+// Limit for handing bytes to the connection: with a dead socket the library waits for ever.
 const LIMIT: Duration = Duration::from_secs(5);
 // The real service's value in its own `open`.
 const MAX_FRAME: u32 = 65_536;
@@ -55,9 +50,7 @@ const MAX_FRAME: u32 = 65_536;
 pub(super) struct Connector {
     target: Target,
     max_body: usize,
-    /// Whether messages come in sessions, by a link for each.
     sessions: bool,
-    /// Name of this process among the service's clients.
     container: String,
     connections: AtomicU64,
 }
@@ -68,7 +61,7 @@ impl Connector {
             target,
             max_body,
             sessions,
-            // Link names begin with it: for the service, a name that it knows is the same link that comes back.
+            // Link names begin with it: to the service, a known name is the same link come back.
             container: format!("trafficcop-{:016x}", fastrand::u64(..)),
             connections: AtomicU64::new(1),
         }
@@ -81,7 +74,7 @@ impl Connector {
         token: &CbsToken,
         give_up_at: Instant,
     ) -> Result<(Arc<Connection>, Option<Intake>), BusError> {
-        // One limit for all of it: TLS, SASL, the token and five links each have an await that can hang.
+        // TLS, SASL, the token and five links each have an await that can hang.
         let opened = before(give_up_at, self.open(token, give_up_at)).await;
         opened.unwrap_or_else(|| {
             let Target { host, port, .. } = &self.target;
@@ -102,7 +95,7 @@ impl Connector {
         let serial = self.connections.fetch_add(1, Ordering::Relaxed);
         let name = format!("{}-{serial}", self.container);
         let stream = connect(host, *port, tls.as_ref()).await?;
-        // Dropping this attempt drops the state, and that closes an unfinished connection.
+        // Dropping it closes an unfinished connection.
         let state = OwnState(Arc::new(ConnectionState::new(name.clone())));
         let mut connection = fe2o3_amqp::Connection::builder()
             .container_id(self.container.clone())
@@ -119,9 +112,9 @@ impl Connector {
         let mut session = Session::begin(&mut connection).await?;
         let cbs = format!("{name}:cbs");
         let cbs = RequestLink::attach(&mut session, "$cbs", cbs, Arc::clone(&state)).await?;
-        // This comes first: without a token no other link may be attached.
+        // Without a token no other link may be attached.
         authorise(&self.target, &cbs, token, give_up_at).await?;
-        // This comes before `$management`, whose requests name this link: see `Connection::ask`.
+        // Before `$management`, whose requests name this link: see `Connection::ask`.
         let receiver = match self.sessions {
             true => None,
             false => {
@@ -134,7 +127,7 @@ impl Connector {
         let management = format!("{name}:management");
         let management =
             RequestLink::attach(&mut session, &address, management, Arc::clone(&state)).await?;
-        // It never holds more than the delivered messages, so settling never waits for room.
+        // It holds no more than the delivered messages, so settling never waits for room.
         let (dispositions, to_send) = mpsc::unbounded_channel();
         let connection = Arc::new(Connection {
             serial,
@@ -159,7 +152,6 @@ impl Connector {
     }
 }
 
-/// Puts a token for everything below the entity.
 async fn authorise(
     target: &Target,
     cbs: &RequestLink,
@@ -195,7 +187,6 @@ struct Disposition {
     outcome: TerminalDeliveryState,
 }
 
-/// The part of a connection that many callers may use at the same time.
 pub(super) struct Connection {
     pub(super) serial: u64,
     /// Name of the link that messages come by.
@@ -204,7 +195,6 @@ pub(super) struct Connection {
     cbs: RequestLink,
     management: RequestLink,
     pub(super) state: OwnState,
-    /// Data that the library needs to settle a delivery on the link, by its number.
     deliveries: Mutex<HashMap<u32, DeliveryInfo>>,
     dispositions: mpsc::UnboundedSender<Disposition>,
     /// The connection lives as long as these.
@@ -212,7 +202,6 @@ pub(super) struct Connection {
 }
 
 impl Connection {
-    /// Sends `$management` a request about the link of this name.
     pub(super) async fn ask(
         &self,
         link: &str,
@@ -222,10 +211,10 @@ impl Connection {
         let left = give_up_at.since(Instant::now()).as_millis();
         let marks = [
             ("operation", SimpleValue::String(operation.to_owned())),
-            // This keeps the link that messages come by from being cut as unused.
+            // Otherwise the service cuts the link that messages come by as unused.
             ("associated-link-name", SimpleValue::String(link.to_owned())),
             (
-                // The service gives up when the caller does: what it did later would count as not done.
+                // The service gives up when the caller does: later work would count as not done.
                 "com.microsoft:server-timeout",
                 SimpleValue::Uint(u32::try_from(left).unwrap_or(u32::MAX)),
             ),
@@ -253,7 +242,7 @@ impl Connection {
         Ok(wire::expiration(&body))
     }
 
-    /// Settles by the lock's token, and returns the service's answer. It cannot express a release.
+    /// Settles by the lock's token, which cannot express a release.
     pub(super) async fn settle(
         &self,
         lock: LockToken,
@@ -264,7 +253,7 @@ impl Connection {
         self.ask(&self.name, request, give_up_at).await.map(drop)
     }
 
-    /// Settles by a disposition on the link that delivered the message, and returns the service's answer.
+    /// Settles by a disposition on the link that delivered the message.
     pub(super) async fn dispose(
         &self,
         ticket: Ticket,
@@ -275,7 +264,7 @@ impl Connection {
         let gone = || BusError::Unsent("the link that delivered it is gone".into());
         let info = lock(&self.deliveries).get(&ticket.delivery).cloned();
         let info = info.ok_or_else(gone)?;
-        // Do this first: the answer may be faster than the return from sending.
+        // Before sending: the answer may come first.
         let mut expected = self.state.expect(ticket.delivery);
         let outcome = wire::outcome(how);
         self.dispositions
@@ -292,7 +281,6 @@ impl Connection {
             self.state.suspect(sent);
             Err(BusError::Unanswered("no answer to the disposition".into()))
         })?;
-        // Wait for the answer: an unanswered disposition has to be repeated.
         lock(&self.deliveries).remove(&ticket.delivery);
         match said {
             DeliveryState::Done => Ok(()),
@@ -304,30 +292,28 @@ impl Connection {
 
     /// Forgets a delivery that was settled in another way.
     pub(super) fn forget(&self, ticket: Ticket, how: &Settlement) {
-        // Each connection numbers its deliveries anew: here it would be another message's.
+        // Each connection numbers its deliveries anew.
         if !self.delivered(ticket) {
             return;
         }
         let info = lock(&self.deliveries).remove(&ticket.delivery);
         if let Some(info) = info {
-            // The service refuses and frees what is already settled. If it took this nevertheless, only a
-            // completed message may go.
+            // The service refuses a second settlement. If it took this one nevertheless, only a completed
+            // message may go.
             let outcome = match how {
                 Settlement::Complete => Accepted {}.into(),
                 _ => Released {}.into(),
             };
-            // A connection that has ended has forgotten everything.
             let _ = self.dispositions.send(Disposition { info, outcome });
         }
     }
 
-    /// Whether this connection delivered it, and its link can still settle it: any answer of the service, even
-    /// a temporary refusal, is its last one on the link.
+    /// Whether this connection delivered it, and its link can still settle it: any answer, even a temporary
+    /// refusal, is the service's last one there.
     pub(super) fn delivered(&self, ticket: Ticket) -> bool {
         ticket.connection == self.serial && lock(&self.deliveries).contains_key(&ticket.delivery)
     }
 
-    /// Waits until the connection has ended, and returns why.
     pub(super) async fn ended(&self) -> BusError {
         self.state.closed().await
     }
@@ -341,26 +327,23 @@ impl Connection {
             // An AMQP session that is beginning has them until the service has answered.
             let handles = self.handles.lock().await.take();
             if let Some((mut session, mut connection)) = handles {
-                // Their errors do not matter any more.
                 let _ = session.end().await;
                 let _ = connection.close().await;
             }
         };
         before(give_up_at, closing).await;
-        // Do this even without the service's answer: callers that wait for something on it must learn of its
-        // end.
+        // Even without an answer: callers that wait on it must learn of its end.
         self.state
             .close(BusError::Unsent("the connection is closed".into()));
     }
 }
 
-/// The half of a connection that takes messages in. Poll it all the time: it also sends the dispositions of
-/// other callers.
+/// The half of a connection that takes messages in. Poll it all the time: it also sends dispositions.
 pub(super) struct Intake {
     connection: Arc<Connection>,
     receiver: Receiver,
     to_send: mpsc::UnboundedReceiver<Disposition>,
-    /// The disposition that is being sent: kept here, because a call that waits for a message may be dropped.
+    /// The disposition that is being sent: the call that sends it may be dropped.
     sending: Option<Disposition>,
     received: u64,
     max_body: usize,
@@ -377,7 +360,7 @@ impl Intake {
         }
     }
 
-    /// Lets `total` messages come, including earlier ones that have not come. Never less than before.
+    /// Lets `total` messages come, including those still out. Never less than before.
     pub(super) async fn let_come(&mut self, total: u32) -> Result<(), BusError> {
         limited(self.receiver.set_credit(total)).await
     }
@@ -388,12 +371,11 @@ impl Intake {
             if let Some(Disposition { info, outcome }) = &self.sending {
                 let disposing = self.receiver.dispose(info.clone(), outcome.clone());
                 limited(disposing).await?;
-                // Wait until it has gone out: any other event drops this call.
+                // Only now: any other event drops this call.
                 self.sending = None;
             }
             let received = tokio::select! {
-                // Dispositions go first: a busy queue always has a message, and their callers wait for an
-                // answer.
+                // Dispositions first: a busy queue always has a message.
                 biased;
                 Some(disposition) = self.to_send.recv() => {
                     self.sending = Some(disposition);
@@ -408,8 +390,8 @@ impl Intake {
                     let ticket = self.arrived(info);
                     Ok(wire::delivery(ticket, &tag, message, self.max_body))
                 }
-                // Dead-letter a message that cannot be read. An error would end the connection, and the message
-                // would come again on the next one, for ever.
+                // Dead-letter it. An error would end the connection, and the message would come again, for
+                // ever.
                 Err(RecvError::MessageDecode(error)) => {
                     let tag = error.info.delivery_tag().to_vec();
                     let ticket = self.arrived(error.info);
@@ -424,11 +406,8 @@ impl Intake {
         }
     }
 
-    /// Lets no more messages come, and passes on those that come until the service confirms that, or until all
-    /// have come: `left` more.
-    ///
-    /// # Errors
-    /// The reason why the link does not receive them.
+    /// Lets no more messages come. Passes on those under way, until the service confirms the end or all `left`
+    /// have come.
     pub(super) async fn drain(
         &mut self,
         mut left: usize,
@@ -438,12 +417,11 @@ impl Intake {
         let state = Arc::clone(&self.connection.state);
         let drained = async {
             if left > 0 {
-                // The service has to confirm that none is under way: otherwise those that it has just sent stay
-                // locked (70 messages in 200 stops, measured).
+                // Otherwise messages that the service has just sent stay locked (70 in 200 stops, measured).
                 limited(self.receiver.drain()).await?;
             }
             let mut total = None;
-            // A link whose messages used up the credit has nothing to drain, and need not confirm that.
+            // A link whose credit is used up need not confirm that.
             while left > 0 && total.is_none_or(|total| self.received < total) {
                 tokio::select! {
                     biased;

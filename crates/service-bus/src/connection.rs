@@ -1,8 +1,5 @@
-//! [`ConnectionTask`] keeps the one connection of a queue: makes it, gives credit, takes in messages, renews
-//! the token, and reconnects when it has ended.
-//!
-//! The queue starts this one task. It decides nothing about messages: those that it cannot hand out go back
-//! unchanged.
+//! Task that keeps the one connection of a queue. It decides nothing about messages: those that it cannot hand
+//! out go back unchanged.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -20,22 +17,19 @@ use trafficcop_azure::queue::{Lock as _, Message, Settlement};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-// Time for TCP, TLS, SASL, the token and five links: on a slow line a dozen round trips.
+// TCP, TLS, SASL, the token and five links: a dozen round trips on a slow line.
 const CONNECT: Duration = Duration::from_secs(15);
-// Pause between attempts to connect, at first and at most; a caller that waits for a connection shortens it.
+// Pause between attempts to connect, at first and at most; a waiting caller shortens it.
 const PAUSE: Duration = Duration::from_secs(1);
 const PAUSE_MAX: Duration = Duration::from_secs(30);
-// A connection that lasted for so long was a good one.
 const GOOD: Duration = Duration::from_secs(10);
 // First pause between attempts to give a message back.
 const REPEAT: Duration = Duration::from_millis(250);
-// tokio's timers stop while the machine sleeps, so the task looks at the clock this often.
+// tokio's timers stop while the machine sleeps.
 const CLOCK_INTERVAL: Duration = Duration::from_secs(10);
 
 pub(super) enum Instruction {
-    /// Take no more, and give back what was not handed out.
     Stop(Instant, oneshot::Sender<()>),
-    /// Close the connection and end the task.
     Close(Instant, oneshot::Sender<()>),
 }
 
@@ -49,14 +43,12 @@ pub(super) struct ConnectionTask {
 }
 
 impl ConnectionTask {
-    /// Runs until the queue is closed, or dropped.
     pub(super) async fn run(mut self) {
         let mut pause = Duration::ZERO;
         loop {
             let began = Instant::now();
             let connected = tokio::select! {
-                // A stop does not wait for a connection that may never come. The attempt that it drops is made
-                // again.
+                // A stop does not wait for a connection that may never come.
                 biased;
                 instruction = self.instructions.recv() => {
                     if self.without_connection(instruction) {
@@ -85,8 +77,7 @@ impl ConnectionTask {
                 Err(error) => {
                     tracing::debug!("cannot connect: {}", error.why());
                     self.shared.failed(error.clone());
-                    // Pause only after a failure: after a break reconnect at once, because locks run out
-                    // meanwhile.
+                    // After a break reconnect at once: locks run out meanwhile.
                     pause = pause.max(PAUSE);
                     error
                 }
@@ -98,14 +89,14 @@ impl ConnectionTask {
         }
     }
 
-    /// Waits before the next attempt to connect. Returns whether the task is to end.
+    /// Waits before the next attempt. Returns whether the task is to end.
     async fn rest(&mut self, pause: Duration, busy: bool) -> bool {
         // Clients that a broken service cut off together must not come back together.
         let jitter = |of: Duration| of.mul_f64(0.5 + fastrand::f64() / 2.0);
         let began = Instant::now();
         let (mut soonest, mut until) = (began + jitter(pause.min(PAUSE)), began + jitter(pause));
         if busy {
-            // Locks do not hurry a service that reports to be busy: it would refuse again.
+            // A busy service would refuse again.
             soonest = soonest.max(began + BUSY);
             until = until.max(soonest);
         }
@@ -119,7 +110,6 @@ impl ConnectionTask {
                 instruction = self.instructions.recv() => if self.without_connection(instruction) {
                     return true;
                 },
-                // A lock cannot wait for long.
                 () = self.shared.hurry.notified() => until = until.min(soonest),
                 () = tokio::time::sleep(until.since(now).min(CLOCK_INTERVAL)) => {}
             }
@@ -129,14 +119,12 @@ impl ConnectionTask {
     /// Follows an instruction without a connection. Returns whether the task is to end.
     fn without_connection(&self, instruction: Option<Instruction>) -> bool {
         match instruction {
-            // Messages of the last connection may still be here: they go back by the next, if there is one in
-            // time.
+            // The next connection gives back what is still here, if it comes in time.
             Some(Instruction::Stop(by, done)) => {
                 self.stop(by, done);
                 false
             }
             Some(Instruction::Close(_, done)) => {
-                // The caller may be gone.
                 let _ = done.send(());
                 true
             }
@@ -155,11 +143,11 @@ impl ConnectionTask {
         let mut until = token.good_until;
         let mut authorising = None;
         loop {
-            // Do this here, and not in an arm below: any event may have freed a slot or made a lock old.
+            // Here, not in an arm below: any event may have freed a slot or made a lock old.
             if let Some(intake) = &mut intake
                 && let Some((count, total)) = self.prefetch.missing()
             {
-                // Take the time before giving credit: a lock can begin as soon as the service has it.
+                // First: a lock can begin as soon as the service has the credit.
                 let at = Instant::now();
                 if let Err(error) = intake.let_come(total).await {
                     return Some(error);
@@ -173,7 +161,7 @@ impl ConnectionTask {
                 self.give_back(taken, Instant::now() + REQUEST);
             }
             let now = Instant::now();
-            // Run it in parallel: a slow token must not keep messages from coming.
+            // In parallel: a slow token must not keep messages from coming.
             if authorising.is_none() && now >= renew_at {
                 authorising = Some(Box::pin(reauthorise(
                     Arc::clone(&self.tokens),
@@ -181,7 +169,6 @@ impl ConnectionTask {
                     Arc::clone(&connection),
                 )));
             }
-            // The end of one under way wakes this task.
             let rest = match &authorising {
                 Some(_) => CLOCK_INTERVAL,
                 None => renew_at.since(now).min(CLOCK_INTERVAL),
@@ -192,7 +179,7 @@ impl ConnectionTask {
                 biased;
                 instruction = self.instructions.recv() => match instruction {
                     Some(Instruction::Stop(by, done)) => {
-                        // First give back the messages that are here: nothing else is certain.
+                        // First give back what is here: nothing else is certain.
                         let here = self.prefetch.close();
                         here.into_iter().for_each(|taken| self.give_back(taken, by));
                         if let Some(intake) = &mut intake {
@@ -216,8 +203,8 @@ impl ConnectionTask {
                 Some(authorised) = authorised => {
                     authorising = None;
                     match authorised {
-                        // The old token is valid until the service has taken the new one: there is no gap.
                         Ok(token) => {
+                            // Until the service has taken the new token, the old one is valid.
                             renew_at = renewal(&token, until);
                             until = token.good_until;
                         }
@@ -230,8 +217,7 @@ impl ConnectionTask {
         }
     }
 
-    /// Reports a failed renewal of the token, which is valid `until` then; returns the time of the next
-    /// attempt.
+    /// Reports a failed renewal of the token, valid `until` then; returns the time of the next attempt.
     fn unrenewed(&self, error: &BusError, until: Instant) -> Instant {
         let now = Instant::now();
         let left = until.since(now);
@@ -241,7 +227,7 @@ impl ConnectionTask {
             error.why(),
             left.as_secs()
         );
-        // Several attempts fit into the rest, and the last of them make no hot loop.
+        // Several attempts fit into the rest, without a hot loop at its end.
         let pause = (left / 4).clamp(PAUSE, PAUSE_MAX);
         now + if error.is_busy() {
             pause.max(BUSY)
@@ -251,7 +237,7 @@ impl ConnectionTask {
     }
 
     fn came(&self, delivery: Delivery, connection: &Connection) {
-        // Without credit it should not be here: the age of its lock is unknown.
+        // Without credit the age of its lock is unknown.
         let t0 = self.prefetch.came().unwrap_or(Instant::ZERO);
         let Some(lock) = delivery.lock else {
             tracing::warn!(
@@ -284,12 +270,11 @@ impl ConnectionTask {
         }
     }
 
-    /// Renews the lock of a message that came too long ago to rely on it.
     fn refresh(&self, mut taken: Taken) {
         let prefetch = Arc::clone(&self.prefetch);
         tokio::spawn(async move {
             let t0 = Instant::now();
-            // An answer after half of it would leave the lock as old as before.
+            // A later answer would leave the lock as old as before.
             let give_up_at = t0 + REQUEST.min(taken.message.lock_time / 2);
             match taken.held.relock(give_up_at).await {
                 Ok(lock_time) => {
@@ -307,7 +292,7 @@ impl ConnectionTask {
                         taken.message.id
                     );
                 }
-                // Nothing begins under a doubtful lock: give the message back while the lock may still last.
+                // Nothing begins under a doubtful lock.
                 Err(_) => release(&taken, Instant::now() + REQUEST).await,
             }
             prefetch.done();
@@ -316,7 +301,7 @@ impl ConnectionTask {
 
     fn give_back(&self, taken: Taken, give_up_at: Instant) {
         let prefetch = Arc::clone(&self.prefetch);
-        // Count it before the task begins: a stop in between would see nothing under way, and not wait.
+        // Before the task begins: a stop in between must wait.
         prefetch.begin();
         tokio::spawn(async move {
             release(&taken, give_up_at).await;
@@ -324,8 +309,8 @@ impl ConnectionTask {
         });
     }
 
-    /// Stops messages on this connection, and gives back those that come until then. It takes at most half of
-    /// the time: those have to be settled, too.
+    /// Stops messages, and gives back those that still come. Takes at most half of the time: those have to be
+    /// settled, too.
     async fn drain(&self, intake: &mut Intake, until: Instant, connection: &Connection) {
         let now = Instant::now();
         let give_up_at = now + until.since(now) / 2;
@@ -336,22 +321,20 @@ impl ConnectionTask {
         }
     }
 
-    /// Gives back what is here, and reports when that is done.
     fn stop(&self, until: Instant, done: oneshot::Sender<()>) {
         for taken in self.prefetch.close() {
             self.give_back(taken, until);
         }
-        // Use a task of its own: the calling loop sends what is given back.
+        // In a task: the calling loop sends what is given back.
         let prefetch = Arc::clone(&self.prefetch);
         tokio::spawn(async move {
             prefetch.settled().await;
-            // The caller may be gone.
             let _ = done.send(());
         });
     }
 }
 
-/// Gives a message back unchanged, if possible: otherwise it comes again when its lock has run out.
+/// Gives a message back unchanged; if that fails, it comes again when its lock has run out.
 async fn release(taken: &Taken, give_up_at: Instant) {
     let mut pause = REPEAT;
     while let Err(failure) = taken.held.settle(&Settlement::Release, give_up_at).await {
@@ -388,9 +371,9 @@ async fn reauthorise(
     Ok(token)
 }
 
-/// Reports a refused token to its maker, which would otherwise offer it again for most of its life.
+/// Reports a refused token to its maker, which would otherwise offer it again.
 fn tell_of_refusal(tokens: &dyn CbsTokens, token: &CbsToken, error: &BusError) {
-    // Only requests to `$cbs` give a status here: a refused link lacks a right.
+    // Only `$cbs` gives a status here: a refused link lacks a right.
     if let BusError::Refused {
         status: Some(401), ..
     } = error
@@ -409,7 +392,7 @@ fn untokened(failure: &Failure) -> BusError {
     let why = failure.to_string();
     match failure {
         Failure::Fatal { denied: true, .. } => {
-            // Use the service's own words: then one rule leads to exit status 77.
+            // In the service's words: then one rule leads to exit status 77.
             BusError::refused("amqp:unauthorized-access", Some(&why))
         }
         Failure::Fatal { denied: false, .. } => BusError::Unusable(why),
@@ -420,12 +403,12 @@ fn untokened(failure: &Failure) -> BusError {
 /// Returns the time to renew a token, whose predecessor is valid `until` then: after 80 % of what is left.
 fn renewal(token: &CbsToken, until: Instant) -> Instant {
     let now = Instant::now();
-    // A ready-made signature never changes, and may have ended by this machine's clock and not by the
-    // service's: without a pause it would be sent again and again.
+    // A ready-made signature never changes. If it has ended by this machine's clock, and not by the service's,
+    // it would be sent again and again.
     let least = match token.good_until.since(until.max(now)) {
         gained if gained < PAUSE => PAUSE_MAX,
         _ => PAUSE,
     };
-    // The rest is for failed attempts: the service cuts the link when the token has ended.
+    // The service cuts the link when the token has ended.
     now + token.good_until.since(now).mul_f64(0.8).max(least)
 }

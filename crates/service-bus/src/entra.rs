@@ -9,7 +9,7 @@ use trafficcop_core::clock::Instant;
 
 use crate::{CbsToken, CbsTokens, JWT};
 
-// Less than the connection task waits for the token, so that the error has Entra's reason.
+// Less than the connection task waits, so that the error has Entra's reason.
 const WAIT: Duration = Duration::from_secs(4);
 
 #[async_trait]

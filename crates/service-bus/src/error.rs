@@ -1,7 +1,5 @@
-//! [`BusError`]: failures of the service, and the meaning of each as a [`Failure`].
-//!
-//! The AMQP library has an error type for each operation; in all of them it only matters whether the service
-//! itself refused, and in which words.
+//! Failures of the service, and the meaning of each as a [`Failure`]. Of the library's many error types it only
+//! matters whether the service itself refused, and in which words.
 
 use std::time::Duration;
 
@@ -23,17 +21,16 @@ pub(super) const BUSY: Duration = Duration::from_secs(4);
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) enum BusError {
-    /// The service itself refused, or the library because it knows that the service would.
+    /// The service refused, or the library in its place.
     Refused {
-        /// Status of an answer to a request.
         status: Option<i64>,
         /// Condition, such as `amqp:not-found`; can be empty.
         condition: String,
         text: String,
     },
-    /// There was no answer, or none will come: it may have been done.
+    /// No answer came: it may have been done.
     Unanswered(String),
-    /// There is no connection: it was not done.
+    /// No connection: it was not done.
     Unsent(String),
     /// The other side will never work: another protocol, or an untrusted certificate.
     Unusable(String),
@@ -62,7 +59,6 @@ impl BusError {
         }
     }
 
-    /// Whether it may have been done nevertheless.
     pub(super) fn is_unclear(&self) -> bool {
         match self {
             BusError::Unanswered(_) => true,
@@ -70,14 +66,12 @@ impl BusError {
             BusError::Refused { status, .. } => status.is_some_and(|status| {
                 status == 408 || (500..=599).contains(&status) && !self.is_busy()
             }),
-            // A request that was never sent has changed nothing: it can be repeated without a doubt.
             BusError::Unsent(_) | BusError::Unusable(_) => false,
         }
     }
 
-    /// Whether the lock of the message is definitely lost.
     pub(super) fn is_lost(&self) -> bool {
-        // Only these refusals are final: all others, "not authorised" included, can pass while the lock lasts.
+        // Only these are final: all others, "not authorised" included, can pass while the lock lasts.
         self.status() == Some(410)
             || matches!(
                 self.condition(),
@@ -96,7 +90,6 @@ impl BusError {
         self.condition() == "amqp:unauthorized-access" || matches!(self.status(), Some(401 | 403))
     }
 
-    /// Returns advice for a refused token, besides rights.
     fn hint(&self) -> &'static str {
         match self {
             BusError::Refused { text, .. } if text.contains("ExpiredToken") => {
@@ -106,13 +99,12 @@ impl BusError {
         }
     }
 
-    /// Whether the request was refused for its content, and would be again: too large, or malformed.
+    /// Whether the content was refused: too large, or malformed.
     pub(super) fn is_refused_for_good(&self) -> bool {
         matches!(self, BusError::Refused { status: Some(400 | 403 | 413), condition, .. }
             if condition.contains("size") || condition.contains("argument"))
     }
 
-    /// Whether the service had no session in the time of the request.
     pub(super) fn is_no_session(&self) -> bool {
         matches!(
             self.condition(),
@@ -126,14 +118,14 @@ impl BusError {
 
     /// Returns its meaning in the middle of work: always doubt.
     pub(super) fn doubt(&self, what: &str) -> Failure {
-        // So a right that is taken away and given back costs nothing; a killed command would stay dead.
+        // A right that is taken away and given back costs nothing; a killed command would stay dead.
         Failure::Transient {
             why: format!("{what}: {}", self.why()),
             retry_after: self.is_busy().then_some(BUSY),
         }
     }
 
-    /// Returns its meaning while the worker waits for messages: a refused credential differs from doubt.
+    /// Returns its meaning while the worker waits: a refused credential is no doubt.
     pub(super) fn refusal_or_doubt(&self, name: &str) -> Failure {
         match self.doubt(&format!("cannot reach {name}")) {
             Failure::Transient { why, .. } if self.is_denied() => {
@@ -143,13 +135,12 @@ impl BusError {
         }
     }
 
-    /// Returns its meaning at the start, when the queue `name` was to be opened. `sessions`: the user set
-    /// `--sessions`.
+    /// Returns its meaning at the start; `sessions`: the user set `--sessions`.
     pub(super) fn at_first(&self, name: &str, sessions: bool) -> Missing {
         let fatal = |why: String, denied| Failure::Fatal { why, denied }.into();
         match self {
             BusError::Unusable(why) => fatal(format!("{name}: {why}"), false),
-            // At the start nothing is lost by giving up, and a person is there to read why.
+            // Nothing is lost by giving up, and a person is there to read why.
             _ if self.is_denied() => fatal(
                 format!(
                     "not authorised for {name}: {}: a key or identity with the right to listen \
@@ -164,7 +155,7 @@ impl BusError {
                  TOPIC/Subscriptions/NAME)",
                 self.why()
             )),
-            // The service has this one condition for several things; its text tells them apart.
+            // Only the text tells the meanings of this condition apart.
             BusError::Refused {
                 condition, text, ..
             } if condition == "amqp:not-allowed" && text.to_lowercase().contains("session") => {
@@ -211,13 +202,12 @@ impl BusError {
 
 pub(super) fn one_line(text: &str) -> String {
     const MOST: usize = 400;
-    // The service's texts have line ends and tracking ids, and go into one line of the log.
+    // The service's texts have line ends, and go into one line of the log.
     let words = text.split(|c: char| c.is_whitespace() || c.is_control());
     let words: Vec<&str> = words.filter(|word| !word.is_empty()).collect();
     words.join(" ").chars().take(MOST).collect()
 }
 
-/// Makes the error of a connection, session or link that ended without the service's reason.
 fn cut(why: impl ToString) -> BusError {
     BusError::Unanswered(why.to_string())
 }

@@ -1,22 +1,18 @@
-//! Reads along the service's frames, for the few things that the AMQP library does not pass on. Pure.
-//!
-//! These are: that a link has used up its credit (`flow` with `drain`), how many messages it delivered until
-//! then, and how the service answered a disposition. It changes no byte, and skips what it does not understand:
-//! the library judges that.
+//! Reads along the service's frames, for what the AMQP library does not pass on: that a link has used up its
+//! credit, how many messages it delivered until then, and how the service answered a disposition. Pure. It
+//! skips what it does not understand.
 
-// Number of bytes of a frame that are examined; the fields in question are at its beginning.
+// Examined bytes of a frame; the fields in question are at its beginning.
 const KEEP: usize = 2048;
-// No frame is shorter than its own header.
 const HEADER: usize = 8;
-/// Length of the size field, with which a frame begins.
 const SIZE: usize = 4;
 
 /// Event in the stream.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum FrameEvent {
-    /// Service's end of a link, and the handle that stands for it.
+    /// Service's end of a link, and its handle.
     Attach {
-        /// Number of the link.
+        /// The link.
         link: LinkState,
         /// Name that this process gave it.
         name: String,
@@ -29,9 +25,9 @@ pub enum FrameEvent {
     Settled {
         /// Channel on which they are numbered.
         channel: u16,
-        /// Number of the first delivery.
+        /// First delivery.
         first: u32,
-        /// Number of the last delivery.
+        /// Last delivery.
         last: u32,
         /// Their state.
         said: DeliveryState,
@@ -50,7 +46,7 @@ pub struct LinkState {
 /// State in which the service settled a delivery.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum DeliveryState {
-    /// Settled as requested, or in another way that is no refusal.
+    /// Settled, without a refusal.
     Done,
     /// Refused: condition and text.
     Refused(String, String),
@@ -59,9 +55,7 @@ pub enum DeliveryState {
 /// Splits a stream of bytes into frames.
 #[derive(Debug, Default)]
 pub struct FrameScanner {
-    /// Beginning of the present frame.
     head: Vec<u8>,
-    /// Number of its bytes seen so far.
     seen: usize,
 }
 
@@ -69,15 +63,14 @@ impl FrameScanner {
     /// Takes in received bytes, and passes on the events in them.
     ///
     /// # Errors
-    /// The number of these bytes before a frame that is shorter than its own header. The library panics at such
-    /// a frame, and nothing behind it makes sense.
+    /// The number of bytes before a frame that is shorter than its own header: the library would panic at it.
     pub fn feed(&mut self, bytes: &[u8], mut tell: impl FnMut(FrameEvent)) -> Result<(), usize> {
         let (mut begun, mut at) = (0, 0);
         while at < bytes.len() {
             let rest = bytes.get(at..).unwrap_or_default();
             let wanted = self.size().unwrap_or(SIZE);
             let part = rest.len().min(wanted.saturating_sub(self.seen));
-            // A transfer can be 100 MB long: count the rest of it without keeping it.
+            // Transfers can be 100 MB long.
             let kept = KEEP.saturating_sub(self.head.len()).min(part);
             self.head.extend(rest.iter().take(kept));
             self.seen += part;
@@ -98,11 +91,9 @@ impl FrameScanner {
         Ok(())
     }
 
-    /// Returns the size of the present frame, once it is known.
     fn size(&self) -> Option<usize> {
         let size: [u8; SIZE] = self.head.get(..SIZE)?.try_into().ok()?;
         if &size == b"AMQP" {
-            // A protocol header.
             return Some(HEADER);
         }
         Some(u32::from_be_bytes(size) as usize)
@@ -113,17 +104,17 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
     let [_, _, _, _, offset, kind, channel @ ..] = frame.get(..HEADER)? else {
         return None;
     };
-    // SASL has frames of its own with the same codes.
+    // SASL's own frames use the same codes.
     if *kind != 0 || frame.starts_with(b"AMQP") {
         return None;
     }
     let channel = u16::from_be_bytes(channel.try_into().ok()?);
-    // The header may have extra bytes: its second field counts units of four bytes.
+    // The second field counts the header in units of four bytes.
     let mut rest = ByteReader(frame.get(usize::from(*offset) * 4..)?);
     let (code, mut fields) = rest.described_list()?;
     match code {
         0x12 => {
-            // The handle is the service's own number: only the name identifies the link.
+            // Handles are the service's own: only the name identifies the link.
             let name = fields.text()?;
             let handle = fields.uint()??;
             let link = LinkState { channel, handle };
@@ -131,7 +122,7 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
         }
         0x13 => {
             fields.skip(4)?;
-            // A flow about the session has no handle, and concerns no link.
+            // A flow about the session has no handle.
             let handle = fields.uint()??;
             fields.skip(1)?;
             let credit = fields.uint()??;
@@ -142,14 +133,14 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
         0x14 => {
             let handle = fields.uint()??;
             fields.skip(4)?;
-            // The last transfer of several completes a message; the library drops aborted ones.
+            // Only the last transfer of several completes a message.
             let more = fields.truth().unwrap_or(false);
             fields.skip(3)?;
             let aborted = fields.truth().unwrap_or(false);
             (!more && !aborted).then_some(FrameEvent::Delivered(LinkState { channel, handle }))
         }
         0x15 => {
-            // The client's own go the other way, and an unsettled one is no answer yet.
+            // The client's own go the other way, and an unsettled one is no answer.
             let by_receiver = fields.truth()?;
             let first = fields.uint()??;
             let last = fields.uint()?.unwrap_or(first);
@@ -169,7 +160,7 @@ fn read(frame: &[u8]) -> Option<FrameEvent> {
     }
 }
 
-/// Reader of one value after another; returns `None` at a value of another type.
+/// Reader of one value after another; `None` at a value of another type.
 struct ByteReader<'a>(&'a [u8]);
 
 impl<'a> ByteReader<'a> {
@@ -192,7 +183,7 @@ impl<'a> ByteReader<'a> {
         )
     }
 
-    /// Reads a described list: its code, and its content. Fields at the end of a list may be absent.
+    /// Reads a described list: code and content. Fields at the end may be absent.
     fn described_list(&mut self) -> Option<(u64, ByteReader<'a>)> {
         if self.byte()? != 0 {
             return None;
@@ -218,7 +209,6 @@ impl<'a> ByteReader<'a> {
         Some((code, list))
     }
 
-    /// Skips so many values, including those that are absent at the end of a list.
     fn skip(&mut self, count: usize) -> Option<()> {
         for _ in 0..count {
             if self.0.is_empty() {
@@ -235,7 +225,7 @@ impl<'a> ByteReader<'a> {
             self.value()?;
             return self.value();
         }
-        // The upper half of a type tells its width: so unknown types can be skipped, too.
+        // The upper half of a type tells its width: so unknown types can be skipped.
         let width = match code >> 4 {
             0x4 => 0,
             0x5 => 1,
@@ -266,7 +256,6 @@ impl<'a> ByteReader<'a> {
         u32::try_from(number).ok().map(Some)
     }
 
-    /// Reads a boolean; false if it is null or absent.
     fn truth(&mut self) -> Option<bool> {
         let Some(code) = self.byte() else {
             return Some(false);
@@ -336,7 +325,6 @@ mod tests {
         handle: 3,
     };
 
-    /// Returns everything that is looked for, mixed with other frames.
     fn stream(payload: usize) -> (Vec<u8>, Vec<FrameEvent>) {
         let refused = [
             0, 0x53, 0x25, 0xc0, 16, 1, 0, 0x53, 0x1d, 0xc0, 10, 2, 0xa3, 3, b'a', b':', b'b',
@@ -345,7 +333,7 @@ mod tests {
         let payload = vec![0x53; payload];
         let parts = [
             b"AMQP\x03\x01\x00\x00".to_vec(),
-            // A frame of SASL with the code of a disposition.
+            // SASL, with the code of a disposition.
             vec![0, 0, 0, 12, 2, 1, 0, 0, 0, 0x53, 0x15, 0x45],
             b"AMQP\x00\x01\x00\x00".to_vec(),
             frame(0x12, &[b"\xa1\x02me", b"\x52\x03", b"\x42"], b""),
@@ -370,7 +358,7 @@ mod tests {
                 &[b"\x52\x03\x43\xa0\x01x\x43\x42\x42\x40\x40\x42", b"\x41"],
                 b"",
             ),
-            // A flow of the session, one without drain, and the one that counts.
+            // One of the session, one without drain, and the one that counts.
             frame(0x13, &[b"\x43\x43\x43\x43"], b""),
             frame(
                 0x13,
@@ -393,7 +381,6 @@ mod tests {
             ),
             frame(0x15, &[b"\x42\x52\x04\x40\x41", b"\0\x53\x24\x45"], b""),
             frame(0x15, &[b"\x42\x52\x04\x52\x06\x41", &refused], b""),
-            // An unsettled one, and one of the client's own.
             frame(0x15, &[b"\x42\x52\x04\x40\x42"], b""),
             frame(0x15, &[b"\x41\x52\x04\x40\x41"], b""),
         ];
@@ -445,7 +432,6 @@ mod tests {
                             }
                         }
                     }
-                    // At most so little of its size that the library waits for more.
                     assert!(
                         passed < sound.len() + 4,
                         "{size}, {behind} behind, by {cut}"

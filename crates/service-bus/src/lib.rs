@@ -1,15 +1,9 @@
 //! A queue in Azure Service Bus: a queue, a subscription, or the dead letters of one.
 //!
-//! The driver of `work` calls it through [`Queue`] and [`Lock`](trafficcop_azure::queue::Lock). It maps the
-//! service's answers to the five meanings of [`Failure`] and decides nothing.
-//!
-//! In the order of the data: [`connection`] keeps the one connection, gives credit for as many messages as the
-//! driver wants, and puts arriving ones into [`shared`], from which `take` hands them out. [`lock`] renews and
-//! settles, and knows the length of a lock. If messages come in sessions, `take` accepts one on that
-//! connection, and [`session`] has its messages, on a [`session_link`] of its own. [`amqp`] with its
-//! [`request_link`], [`wire`] and [`error`] are the only modules that know the AMQP library. They use
-//! [`stream`], which [`frame_scanner`] reads along. [`CbsTokens`] prove the identity: shared access signatures
-//! are made here, Entra's tokens by the caller that opens the queue.
+//! [`connection`] keeps the one connection, gives credit, and puts arriving messages into [`shared`], from
+//! which `take` hands them out. [`lock`] renews and settles. If messages come in sessions, `take` accepts one,
+//! and [`session`] has its messages, on a [`session_link`] of its own. Only [`amqp`], [`request_link`],
+//! [`wire`] and [`error`] know the AMQP library. They use [`stream`], which [`frame_scanner`] reads along.
 //!
 //! Things that must never happen here:
 //! - An answer counts for a request that it does not name.
@@ -56,8 +50,7 @@ use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 
-// Time that the service may look for a session, to find out whether the queue has sessions: it refuses at once
-// if not.
+// Time that the service may look for a session; a queue without sessions refuses at once.
 const SESSION_PROBE: Duration = Duration::from_secs(1);
 
 /// Address of the queue.
@@ -69,12 +62,11 @@ pub struct Target {
     pub port: u16,
     /// Configuration for TLS from the first byte; `None` is plain TCP.
     pub tls: Option<Arc<ClientConfig>>,
-    /// `QUEUE` or `TOPIC/Subscriptions/NAME`, with `/$DeadLetterQueue` behind it for the dead letters.
+    /// `QUEUE` or `TOPIC/Subscriptions/NAME`, perhaps with `/$DeadLetterQueue` behind it.
     pub entity: String,
 }
 
 impl Target {
-    /// Returns the resource that tokens are for.
     fn audience(&self) -> String {
         format!("sb://{}/{}", self.host, self.entity)
     }
@@ -89,11 +81,11 @@ pub struct Config {
     pub name: String,
     /// Tokens that prove the identity.
     pub tokens: Arc<dyn CbsTokens>,
-    /// Length of the queue's locks, if the user set it: then no clock is needed for it.
+    /// Length of the queue's locks, if the user set it: then no clock is needed.
     pub lock_time: Option<Duration>,
-    /// Largest body that is handed over, in bytes.
+    /// Largest accepted body, in bytes.
     pub max_body: usize,
-    /// Whether to settle by dispositions on the link if possible, instead of by `$management`.
+    /// Whether to settle on the link if possible, instead of by `$management`.
     pub link_settle: bool,
     /// Whether its messages come in sessions.
     pub sessions: bool,
@@ -105,13 +97,10 @@ pub struct ServiceBusQueue {
     shared: Arc<SharedConnection>,
     prefetch: Arc<Prefetch>,
     instructions: mpsc::Sender<Instruction>,
-    /// Largest body, if its messages come in sessions.
     sessions: Option<usize>,
-    /// Session that the check of the queue accepted.
     accepted: Mutex<Option<Accepted>>,
-    // It starts with the first call that needs a connection, because only then there is a runtime.
+    // The first call that needs a connection starts it: only then there is a runtime.
     connection_task: Mutex<Option<ConnectionTask>>,
-    /// Whether a call to take was answered.
     answered: AtomicBool,
 }
 
@@ -121,7 +110,7 @@ impl ServiceBusQueue {
     pub fn open(config: Config) -> ServiceBusQueue {
         let shared = Arc::new(SharedConnection::new(config.lock_time, config.link_settle));
         let prefetch = Arc::new(Prefetch::default());
-        // Room for more than can ever wait: a stop and a close.
+        // Room for a stop and a close.
         let (instructions, to_follow) = mpsc::channel(4);
         let connection_task = ConnectionTask {
             audience: config.target.audience(),
@@ -149,20 +138,17 @@ impl ServiceBusQueue {
         }
     }
 
-    /// Passes an instruction to the connection task, and waits until it is done.
     async fn instruct(
         &self,
         give_up_at: Instant,
         instruction: impl FnOnce(oneshot::Sender<()>) -> Instruction,
     ) {
         if lock(&self.connection_task).is_some() {
-            // The task has not begun: there is nothing to stop.
             return;
         }
         let (done, waiting) = oneshot::channel();
         let followed = async {
             if self.instructions.send(instruction(done)).await.is_ok() {
-                // A connection task that has ended has nothing left to do.
                 let _ = waiting.await;
             }
         };
@@ -170,16 +156,15 @@ impl ServiceBusQueue {
     }
 
     fn unreachable(&self, error: &BusError) -> Failure {
-        // At first the service may refuse a token that was just replaced, and a worker would exit at once for
-        // it.
+        // At first the service may refuse a new token: a worker must not exit for that.
         match self.answered.load(Ordering::Relaxed) {
             true => error.refusal_or_doubt(&self.name),
             false => error.doubt(&format!("cannot reach {}", self.name)),
         }
     }
 
-    /// Checks that the queue has sessions, if they are configured: one without refuses to give one. A session
-    /// that it gives is the first to be taken.
+    /// Checks that the queue has sessions, if configured: otherwise it refuses to give one. The session that it
+    /// gives is the first to be taken.
     async fn look_for_sessions(&self, connection: Arc<Connection>) -> Result<(), Missing> {
         if self.sessions.is_none() {
             return Ok(());
@@ -190,7 +175,7 @@ impl ServiceBusQueue {
         Ok(())
     }
 
-    /// Takes the next session, by its first message. Dropping the future gives back what it may have got.
+    /// Dropping the future gives back what it may have got.
     async fn take_session(
         &self,
         max_body: usize,
@@ -211,7 +196,7 @@ impl ServiceBusQueue {
             match session::accept(Arc::clone(&connection), give_up_at).await {
                 Ok(Some(session)) => accepted = Some(session),
                 Ok(None) => return Ok(Vec::new()),
-                // A connection that ended while this waited tells nothing about the next one.
+                // A connection that ended says nothing about the next one.
                 Err(_) if connection.has_ended() && Instant::now() < give_up_at => {
                     ended = Some(connection);
                 }
@@ -233,11 +218,11 @@ impl ServiceBusQueue {
         let (prefetch, shared) = (&self.prefetch, &self.shared);
         // Only failures from now on answer this call.
         let failures = shared.failures();
-        // Do this at once: if there are more free slots than before, credit is added during the wait.
+        // At once: with more free slots, credit is added during the wait.
         prefetch.want(most);
         loop {
             let filled = prefetch.filled.notified();
-            // Await nothing between here and the caller: the messages could be dropped there.
+            // Await nothing from here on: the messages could be dropped there.
             let messages = prefetch.hand_out(Instant::now());
             if !messages.is_empty() {
                 return Ok(messages);
@@ -252,14 +237,13 @@ impl ServiceBusQueue {
             let failed = match before(give_up_at, woken).await {
                 Some(Ok(())) => continue,
                 Some(Err(error)) => Some(error),
-                // An empty queue and an unreachable one are equally silent: only the connection tells them
-                // apart.
+                // An empty queue and an unreachable one are equally silent.
                 None => shared.error(),
             };
             return match failed {
                 Some(error) => {
-                    // The caller comes again after a while. A connection that comes earlier must not get
-                    // messages that lie here unused while their locks run out.
+                    // The caller comes again later. Messages must not lie here until then while their locks run
+                    // out.
                     prefetch.want(0);
                     Err(self.unreachable(&error))
                 }
@@ -279,12 +263,11 @@ impl Queue for ServiceBusQueue {
         self.shared.lock_duration.at_first()
     }
 
-    // Credit is a request that waits: the service sends a message as soon as there is one.
     fn waits(&self) -> bool {
         true
     }
 
-    // The service abandons at once or not at all: its lock is what keeps a message away.
+    // The service has no delay: the lock keeps a message away.
     fn delays(&self) -> bool {
         false
     }
@@ -295,7 +278,7 @@ impl Queue for ServiceBusQueue {
         self.begin();
         tokio::select! {
             biased;
-            // A connection counts before a failure: the earlier attempt may just have failed.
+            // The earlier attempt may just have failed.
             up = shared.connection(None, give_up_at) => match up {
                 Ok(connection) => self.look_for_sessions(connection).await,
                 Err(error) => Err(self.unreachable(&error).into()),
@@ -319,7 +302,6 @@ impl Queue for ServiceBusQueue {
     }
 
     async fn stop(&self, give_up_at: Instant) {
-        // Dropping it ends its link.
         drop(lock(&self.accepted).take());
         self.instruct(give_up_at, |done| Instruction::Stop(give_up_at, done))
             .await;
@@ -331,7 +313,7 @@ impl Queue for ServiceBusQueue {
     }
 }
 
-// A new one is sent after 80 % of it: so the service may be away for ten minutes.
+// Renewed after 80 %: so the service may be away for ten minutes.
 const LIFE: Duration = Duration::from_secs(3600);
 
 /// Name of a shared access signature at `$cbs`.
@@ -359,7 +341,7 @@ pub trait CbsTokens: Send + Sync {
     /// The reason why there is none; `Fatal` if there will never be one.
     async fn token(&self, audience: &str) -> Result<CbsToken, Failure>;
 
-    /// Notes that the service refused this token: a cache of tokens must make another. Does nothing by default.
+    /// Notes that the service refused this token, so that a cache makes another.
     fn refused(&self, _token: &CbsToken) {}
 }
 
@@ -370,7 +352,7 @@ pub enum SasTokens {
     Key {
         /// Name of the key (`SharedAccessKeyName`).
         name: String,
-        /// Key (`SharedAccessKey`), as it is written: its text is the key, not what base64 would make of it.
+        /// Key (`SharedAccessKey`), as it is written, not decoded.
         key: Secret,
     },
     /// Ready-made (`SharedAccessSignature`): valid for as long as its maker chose.
@@ -401,10 +383,9 @@ impl CbsTokens for SasTokens {
     }
 }
 
-/// Signs for `audience` until `expiry`, in seconds since 1970.
 fn sign(audience: &str, expiry: i64, name: &str, key: &Secret) -> Result<Secret, Failure> {
     let resource: String = byte_serialize(audience.as_bytes()).collect();
-    // The library takes its keys in base64, and this one counts as it is written.
+    // The library takes keys in base64, and this one counts as it is written.
     let key = Secret::new(azure_core::base64::encode(key.secret()));
     let signature =
         hmac_sha256(&format!("{resource}\n{expiry}"), &key).map_err(|why| Failure::Fatal {
@@ -418,7 +399,6 @@ fn sign(audience: &str, expiry: i64, name: &str, key: &Secret) -> Result<Secret,
     )))
 }
 
-/// Returns the end of a ready-made signature, in seconds since 1970.
 fn expiry(text: &str) -> Option<i64> {
     let fields = text.split_once(' ').map_or(text, |(_, fields)| fields);
     fields

@@ -1,17 +1,14 @@
 //! The lock of one message, and its settlement.
 //!
-//! The driver calls it through [`Lock`], and the connection task for what it gives back. It must never take the
-//! answer to one request for another's, and never call a message done before the service confirmed that.
-//!
 //! # By its token
-//! The lock's token renews a lock, and settles a message, through `$management`: that answers, and works on
-//! every connection, so a cut connection costs nothing. Only a release needs the link, on the connection that
-//! delivered the message; afterwards the message is abandoned instead, which counts one attempt.
+//! The lock's token renews and settles through `$management`, which answers on every connection, so a cut
+//! connection costs nothing. Only a release needs the link that delivered the message. Afterwards the message
+//! is abandoned instead, which counts one attempt.
 //!
 //! # When a settlement was not answered
-//! It may have been done. It is repeated as long as the lock lasts. If the service then answers that there is
-//! no such lock (410), the first one did it, or the lock was lost before. These cannot be told apart, so the
-//! result stays "not confirmed": never "failed", and never "done".
+//! It is repeated as long as the lock lasts. If the service then knows no such lock (410), the first one was
+//! done, or the lock was lost before. These cannot be told apart, so the result stays "not confirmed": never
+//! "failed", and never "done".
 
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex};
@@ -32,24 +29,22 @@ use trafficcop_core::util::lock;
 // Shortest and longest lock that a queue can have.
 const SHORTEST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(300);
-// Time that a message may have been under way, and difference of clocks that NTP keeps.
+// A message's time under way, and the difference of clocks that NTP keeps.
 const GRAIN: Duration = Duration::from_secs(1);
-// For a lock whose length comes from another machine's clock: the usual half minute is caught even if that
-// clock is off by ten seconds.
+// For a lock length that comes from another machine's clock: half a minute is caught even if that clock is off
+// by ten seconds.
 pub(super) const FIRST_RENEWAL: Duration = Duration::from_secs(20);
 // A slower request is as good as lost: a lock can be as short as this.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
-// Time for which a lock that ended early limits others: the service loses one in its updates now and then, and
-// with a wrong clock another one ends soon.
+// Time for which a lock that ended early limits others. The service loses one now and then; with a wrong clock
+// another one ends soon.
 const TAUGHT: Duration = Duration::from_secs(3600);
 
-/// Lock of a message that came.
 pub(super) struct Held {
     shared: Arc<SharedConnection>,
     lock: LockToken,
     ticket: Ticket,
     state: tokio::sync::Mutex<State>,
-    /// Length that the service promised for the newest lock, by [`LockDuration::said`].
     lasts: Mutex<Option<Duration>>,
 }
 
@@ -57,7 +52,7 @@ struct State {
     /// Time from which the newest confirmed lock counts, and its assumed length.
     t0: Instant,
     length: Duration,
-    /// Settlement that was sent and may have been carried out.
+    /// Settlement that may have been carried out.
     settling: Option<Settlement>,
     closed: Option<Closed>,
 }
@@ -94,14 +89,14 @@ impl Held {
         connection.map_err(|error| error.doubt(what))
     }
 
-    /// Returns the connection after this one, if it has ended; else, or if none comes in time, the error.
+    /// Returns the next connection, if this one has ended; else, or if none comes in time, the error.
     async fn after(
         &self,
         connection: &Arc<Connection>,
         error: BusError,
         give_up_at: Instant,
     ) -> Result<Arc<Connection>, BusError> {
-        // A living connection would give the same bad answer again: the caller decides.
+        // A living connection would give the same answer again.
         if !connection.has_ended() {
             return Err(error);
         }
@@ -109,11 +104,10 @@ impl Held {
         next.await.map_err(|_| error)
     }
 
-    /// Renews the lock; returns its length. If the connection ends meanwhile, repeats this on the next one: a
-    /// second renewal does no harm, and a short lock has no time for another attempt.
+    /// Renews the lock; returns its length. Repeats this on the next connection: that does no harm, and a short
+    /// lock has no time for another attempt.
     pub(super) async fn relock(&self, give_up_at: Instant) -> Result<Duration, Failure> {
         const WHAT: &str = "the lock is not renewed";
-        // A renewal that overtook a settlement would be refused, and look like a lost lock.
         let mut state = turn(&self.state, give_up_at).await?;
         if let Some(closed) = &state.closed {
             return Err(closed.failure());
@@ -125,7 +119,7 @@ impl Held {
                 Ok(until) => {
                     let lock_duration = &self.shared.lock_duration;
                     state.t0 = t0;
-                    // An answer without an end is a renewal nevertheless, but gives no new length.
+                    // A renewal without an end gives no new length.
                     if until.is_some() {
                         state.length = lock_duration.of(until, wall(), t0);
                     }
@@ -133,8 +127,7 @@ impl Held {
                     return Ok(state.length);
                 }
                 Err(error) if error.is_lost() => {
-                    // Otherwise this message's own settlement may have ended it, which tells nothing of its
-                    // length.
+                    // Otherwise this message's own settlement may have ended it.
                     if state.settling.is_none() {
                         let lock_duration = &self.shared.lock_duration;
                         lock_duration.ended_early(state.t0, state.length, Instant::now());
@@ -149,7 +142,6 @@ impl Held {
         }
     }
 
-    /// Sends the settlement, in the way that is available.
     async fn ask(
         &self,
         connection: &Connection,
@@ -158,7 +150,6 @@ impl Held {
     ) -> Result<(), BusError> {
         let on_link = self.shared.link_settle || matches!(how, Settlement::Release);
         if on_link && connection.delivered(self.ticket) {
-            // Only there: on another connection this number is another message's.
             return connection.dispose(self.ticket, how, give_up_at).await;
         }
         let by_token = match how {
@@ -167,14 +158,13 @@ impl Held {
             _ => how,
         };
         connection.settle(self.lock, by_token, give_up_at).await?;
-        // Not before the answer: that would be a second settlement. Without this the library keeps 270 bytes of
-        // each message for as long as the connection lives.
+        // Only now: before the answer it would be a second settlement. Without it the library keeps 270 bytes
+        // of each message until the connection ends.
         connection.forget(self.ticket, how);
         Ok(())
     }
 }
 
-/// Makes the failure for a lost lock after an unanswered settlement.
 pub(super) fn unsettled(why: &str) -> Failure {
     Failure::Transient {
         why: format!(
@@ -185,8 +175,8 @@ pub(super) fn unsettled(why: &str) -> Failure {
     }
 }
 
-/// Closes a message whose lock the service does not know. Sends nothing on the link, not even to empty the
-/// library's map: a service that was wrong could still act on it.
+/// Closes a message whose lock the service does not know. Sends nothing on the link: a service that was wrong
+/// could still act on it.
 fn lose(state: &mut State, error: &BusError) -> Failure {
     let failure = if state.settling.is_some() {
         unsettled(&error.why())
@@ -196,12 +186,11 @@ fn lose(state: &mut State, error: &BusError) -> Failure {
             why: error.why(),
         }
     };
-    // Send no more requests: an answer would concern nothing known.
     state.closed = Some(Closed::Failed(failure.clone()));
     failure
 }
 
-/// Returns this machine's wall clock, in milliseconds since 1970, only to compare it with the service's.
+/// This machine's wall clock, in milliseconds since 1970, only to compare it with the service's.
 pub(super) fn wall() -> i64 {
     let nanos = OffsetDateTime::now_utc().unix_timestamp_nanos();
     i64::try_from(nanos / 1_000_000).unwrap_or(0)
@@ -225,7 +214,7 @@ impl Lock for Held {
         }
         let mut connection = self.connection(WHAT, give_up_at).await?;
         loop {
-            // Note it before sending: this call can be dropped at any await.
+            // Before sending: this call can be dropped at any await.
             let earlier = state.settling.replace(settlement.clone());
             let error = match self.ask(&connection, settlement, give_up_at).await {
                 Ok(()) => {
@@ -240,8 +229,7 @@ impl Lock for Held {
             if error.is_lost() {
                 return Err(lose(&mut state, &error));
             }
-            // Repeat an unsent settlement on the next connection. The caller decides about one that may have
-            // been done, by the rest of its lock.
+            // Repeat only an unsent settlement. The caller decides about the others, by the rest of the lock.
             let next = match &error {
                 BusError::Unsent(_) => self.after(&connection, error, give_up_at).await,
                 _ => Err(error),
@@ -253,16 +241,15 @@ impl Lock for Held {
 
 /// Assumed length of a lock.
 ///
-/// The service reports the end of a lock by its own wall clock, and never its length. The difference to this
-/// machine's clock counts only if a queue can have such a lock: between 5 s and 5 min. Otherwise one of the
-/// clocks is wrong, and the user's `--lock-time` counts, or the shortest lock. The first renewal, after 20 s at
-/// the latest, catches a clock that is off by less. So does the service: after a lock that ended too early, the
-/// following ones count as no longer, for an hour.
+/// The service reports the end of a lock by its own wall clock, never its length. The difference to this
+/// machine's clock counts only between 5 s and 5 min, which a queue can have. Otherwise one of the clocks is
+/// wrong, and `--lock-time` counts, or the shortest lock. The first renewal, after 20 s at the latest, catches
+/// a clock that is off by less. After a lock that ended too early, the following ones count as no longer, for
+/// an hour.
 ///
-/// Nothing here is a deadline: those count from the moment before a request was sent.
+/// Nothing here is a deadline: those count from before a request.
 #[derive(Debug)]
 pub(super) struct LockDuration {
-    /// Length that the user set.
     told: Option<Duration>,
     /// Time that a lock lasted although the service promised more; and when that was.
     most: Mutex<Option<(Duration, Instant)>>,
@@ -278,13 +265,12 @@ impl LockDuration {
         }
     }
 
-    /// Returns the length to assume before the first message.
     pub(super) fn at_first(&self) -> Duration {
         self.told.unwrap_or(SHORTEST)
     }
 
-    /// Returns the length of a lock that ends at `until`, at `now`; both in milliseconds since 1970, by the
-    /// service's clock and by this machine's. `at`: the same as `now`, by the clock that is never set.
+    /// Returns the length of a lock that ends at `until`, at `now`: milliseconds since 1970, by the service's
+    /// clock and by this machine's. `at` is `now` by CLOCK_BOOTTIME.
     pub(super) fn of(&self, until: Option<i64>, now: i64, at: Instant) -> Duration {
         if let Some(told) = self.told {
             return told;
@@ -300,7 +286,7 @@ impl LockDuration {
         most.map_or(length, |most| length.min(most))
     }
 
-    /// Returns the length of this one lock; `None` if the user set one, or no lock can have this length.
+    /// Returns the length of this one lock, unless the user set one or no lock can have it.
     pub(super) fn said(&self, until: Option<i64>, now: i64) -> Option<Duration> {
         if self.told.is_some() {
             return None;
@@ -308,16 +294,15 @@ impl LockDuration {
         plausible(until?.saturating_sub(now))
     }
 
-    /// Returns the length of a lock that ended early, while it counts.
     fn most(&self, at: Instant) -> Option<Duration> {
         let (most, since) = (*lock(&self.most))?;
         (at.since(since) < TAUGHT).then_some(most)
     }
 
-    /// Notes that a lock that counts from `t0`, with the length `believed`, had ended at `at`.
+    /// Notes that a lock from `t0`, with the length `believed`, had ended at `at`.
     pub(super) fn ended_early(&self, t0: Instant, believed: Duration, at: Instant) {
         let after = at.since(t0);
-        // Do not correct the user's value: the lock may have been lost in another way.
+        // The user's value stays: the lock may have been lost in another way.
         if self.told.is_some() || after >= believed {
             return;
         }
@@ -328,7 +313,8 @@ impl LockDuration {
         *lock(&self.most) = Some((most, at));
         if known != Some(most) {
             tracing::warn!(
-                "a lock that was to last {} s had ended after {} s: counting on {} s for an hour: check this machine's clock, or set --lock-time",
+                "a lock that was to last {} s had ended after {} s: counting on {} s for an hour: check this machine's \
+                 clock, or set --lock-time",
                 believed.as_secs(),
                 at.since(t0).as_secs(),
                 most.as_secs()
@@ -339,7 +325,8 @@ impl LockDuration {
     fn warn(&self, off: i64) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "the clock differs from the service's: a message seems to be locked for {} s, and no queue locks for that long; counting on {} s: set the clock, or set --lock-time",
+                "the clock differs from the service's: a message seems to be locked for {} s, and no queue locks for \
+                 that long; counting on {} s: set the clock, or set --lock-time",
                 off / 1000,
                 SHORTEST.as_secs()
             );
@@ -347,7 +334,6 @@ impl LockDuration {
     }
 }
 
-/// Returns the length of a lock with so many milliseconds left, if a queue can have it.
 fn plausible(left: i64) -> Option<Duration> {
     let left = Duration::from_millis(u64::try_from(left).ok()?);
     (left >= SHORTEST - GRAIN && left <= LONGEST + GRAIN).then(|| left.min(LONGEST))
@@ -370,7 +356,6 @@ mod tests {
         lock_duration.of(until, NOW, at).as_secs()
     }
 
-    /// Ends a lock that was to last `believed` seconds.
     fn ended(lock_duration: &LockDuration, after: Duration, believed: u64) {
         lock_duration.ended_early(START, Duration::from_secs(believed), START + after);
     }
@@ -423,7 +408,6 @@ mod tests {
         let forgotten = START + second * 21 + TAUGHT;
         assert_eq!(seconds_at(&lock_duration, 40, forgotten - second), 21);
         assert_eq!(seconds_at(&lock_duration, 40, forgotten), 40);
-        // The next one counts by itself, from its own time.
         let ends = forgotten + second * 30;
         lock_duration.ended_early(forgotten, second * 40, ends);
         assert_eq!(seconds_at(&lock_duration, 40, ends + TAUGHT - second), 30);

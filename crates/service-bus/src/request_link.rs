@@ -1,8 +1,7 @@
 //! A pair of links for requests and their answers, as `$cbs` and `$management` have it.
 //!
-//! [`super::amqp`] makes one for each connection. Every request has an identifier that is never used again, on
-//! any connection, and an answer counts only for the request that it names: a late, repeated or unknown one
-//! changes nothing. (Pairing answers with requests by their order could turn a refused renewal into a success.)
+//! An answer counts only for the request that it names, by an identifier that is never used again. Pairing by
+//! order could turn a refused renewal into a success.
 
 use std::collections::HashMap;
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -64,7 +63,7 @@ impl RequestLink {
             .attach(session)
             .await?;
         let waiting = Arc::new(Waiting::new());
-        // One reader for all callers: one that gives up must not take another's answer along.
+        // One reader: a caller that gives up must not take another's answer along.
         let reading = tokio::spawn(read(receiver, Arc::clone(&waiting), Arc::clone(&state)));
         Ok(RequestLink {
             name,
@@ -85,7 +84,7 @@ impl RequestLink {
         let sent = Instant::now();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = format!("{}:{number}", self.name);
-        // Do this first: the answer may be faster than the return from sending.
+        // Before sending: the answer may come first.
         let mut expected = self.waiting.expect(id.clone());
         let mut properties = Properties::new();
         properties.message_id = Some(MessageId::String(id));
@@ -98,7 +97,7 @@ impl RequestLink {
             .body(AmqpValue(body))
             .build();
         let sending = async {
-            // Apply the limit here, too: a send that hangs on a dead socket holds up those behind it.
+            // A send that hangs on a dead socket holds up those behind it.
             let mut sender = self.sender.lock().await;
             sender.send(message).await
         };
@@ -110,8 +109,7 @@ impl RequestLink {
                     SendError::MessageSizeExceeded(_) | SendError::MessageEncodeError
                 );
                 let error = BusError::from(error);
-                // The link refused to carry it, so it was not begun, and other callers on the link lose
-                // nothing.
+                // The link refused to carry it: other callers lose nothing.
                 if unsent {
                     return Err(error);
                 }
@@ -156,14 +154,11 @@ async fn read(mut receiver: Receiver, waiting: Arc<Waiting<Answer>>, state: Arc<
             Ok(delivery) => {
                 let known = wire::answer(delivery.into_message())
                     .is_some_and(|(id, answer)| waiting.answered(&id, answer));
-                // It is late, or a repetition. Counted for the next request it would make a refused renewal a
-                // success.
                 if !known {
                     tracing::debug!("ignored an answer without a request");
                 }
             }
-            // One answer is lost, whose request runs into its time limit; the link works, and other callers
-            // wait on it.
+            // One request runs into its time limit; the link still works.
             Err(RecvError::MessageDecode(error)) => {
                 tracing::debug!("ignored an answer that cannot be read ({})", error.source);
             }
@@ -172,7 +167,6 @@ async fn read(mut receiver: Receiver, waiting: Arc<Waiting<Answer>>, state: Arc<
     }
 }
 
-/// Unanswered requests of one link.
 pub(super) struct Waiting<A> {
     open: Mutex<HashMap<String, oneshot::Sender<A>>>,
 }
@@ -207,7 +201,6 @@ impl<A> Waiting<A> {
     }
 }
 
-/// Place for an answer. Dropping it ends the wait.
 pub(super) struct Expected<'a, A> {
     waiting: &'a Waiting<A>,
     id: String,
@@ -222,7 +215,7 @@ impl<A> Expected<'_, A> {
 
 impl<A> Drop for Expected<'_, A> {
     fn drop(&mut self) {
-        // A caller that gave up needs no answer, and a connection of months must not fill with them.
+        // A connection of months must not fill with callers that gave up.
         lock(&self.waiting.open).remove(&self.id);
     }
 }

@@ -1,18 +1,14 @@
-//! A session that this worker holds: its messages one by one, its lock and its state.
-//!
-//! The queue makes one when the service has given it a session ([`take`]). A session must never count as held
-//! once the service may have given it to another instance. A message must never be requested before the
-//! previous one is settled, nor count as settled before the service confirmed that.
+//! A session that this worker holds. It must never count as held once the service may have given it to another
+//! instance.
 //!
 //! # The lock lives on the link
-//! As soon as the link of a session ends, the service gives the session to the next caller, and a link ends
-//! with its connection, for any reason. So there is no coming back: a message's lock can be renewed on the next
-//! connection, but a session without its link is lost at once, and its workload is notified ([`Lock::lost`]).
+//! As soon as the link of a session ends, the service gives the session to the next caller. So there is no
+//! coming back: without its link a session is lost at once ([`Lock::lost`]).
 //!
 //! # Order
 //! There is credit for one message at a time, and only after the previous one was settled. A message that was
 //! given back is the next to come. If another one comes instead, the service is asked whether it is still there
-//! (otherwise it was dead-lettered). If so, the other one goes back, until it comes.
+//! (otherwise it was dead-lettered). If so, the other one goes back.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -36,18 +32,14 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::retry::Backoff;
 use trafficcop_core::util::lock;
 
-// Longest time that the service waits for a session, and so the longest time to notice that the other end is
-// dead.
+// Longest wait for a session, and so the longest time to notice that the other end is dead.
 const SESSION_TIMEOUT: Duration = Duration::from_secs(60);
-/// Pause after giving back a message that came before its turn, at first and at most.
 const PAUSES: Backoff = Backoff::new(Duration::from_millis(250), Duration::from_secs(4));
-// Time that the first message of a session may be under way: the service gave the session because it has one.
+// Time that the first message may be under way: the service gave the session because it has one.
 const FIRST_MESSAGE: Duration = Duration::from_secs(5);
 
-/// Counter that gives each link of this process its own name.
 static LINKS: AtomicU64 = AtomicU64::new(0);
 
-/// Session that was accepted, but whose link is not read yet.
 pub(super) type Accepted = (Arc<Connection>, SessionLink, Instant);
 
 /// Accepts the next session that has messages; `None` if there was none in time.
@@ -88,8 +80,7 @@ pub(super) async fn take(
     });
     let reader = Reader::new(link, connection, max_body, deliveries);
     tokio::spawn(reader.run(to_do, ended));
-    // The service locked it at an unknown moment while it waited for a session. So lock it anew, and count from
-    // here.
+    // The service locked it at an unknown moment. So lock it anew, and count from here.
     let now = Instant::now();
     let first = async {
         held.renew(now + REQUEST).await?;
@@ -104,7 +95,6 @@ pub(super) async fn take(
     None
 }
 
-/// The session as the queue and its messages use it: see the module's text.
 pub(super) struct HeldSession {
     me: std::sync::Weak<HeldSession>,
     id: String,
@@ -114,20 +104,16 @@ pub(super) struct HeldSession {
     shared: Arc<SharedConnection>,
     wants: mpsc::UnboundedSender<Want>,
     came: tokio::sync::Mutex<mpsc::UnboundedReceiver<Delivery>>,
-    /// Reason why another instance may have it now.
     ended: watch::Receiver<Option<String>>,
     renewing: tokio::sync::Mutex<()>,
-    /// Time from which the newest confirmed lock counts, and its assumed length.
     term: Mutex<(Instant, Duration)>,
-    /// Length that the service promised, if it is plausible.
     lasts: Mutex<Option<Duration>>,
     /// Number of the message that was given back last, and has not come again.
     given_back: Mutex<Option<i64>>,
 }
 
 impl HeldSession {
-    /// Returns why it is lost, if it is. This also checks the connection, which can end before its reader
-    /// knows.
+    /// Returns why it is lost. Also checks the connection, which can end before its reader knows.
     fn is_lost(&self) -> Option<Failure> {
         let why = self.ended.borrow().clone();
         let cut = || "its connection has ended".to_owned();
@@ -188,15 +174,14 @@ impl HeldSession {
         }
     }
 
-    /// Settles a message on the link, and returns the service's answer: without the link there is no lock, and
-    /// its token alone is useless.
+    /// Settles a message on the link: without the link its token is useless.
     async fn dispose(
         &self,
         delivery: u32,
         how: &Settlement,
         give_up_at: Instant,
     ) -> Result<(), BusError> {
-        // Do this first: the answer may be faster than the return from sending.
+        // Before sending: the answer may come first.
         let mut expected = self.connection.state.expect_on(&self.link, delivery);
         let gone = || BusError::Unsent("the link is closed".into());
         let asked = self.wants.send(Want::Settle(how.clone()));
@@ -229,8 +214,7 @@ impl HeldSession {
         asked.await.map(drop)
     }
 
-    /// Whether it is this message's turn: not while an earlier one, which was given back, is still there and has
-    /// not come again.
+    /// Whether it is this message's turn: no earlier one, which was given back, is still there.
     async fn is_next(&self, number: Option<i64>, give_up_at: Instant) -> Result<bool, Failure> {
         let given_back = *lock(&self.given_back);
         if let (Some(given_back), Some(number)) = (given_back, number)
@@ -255,10 +239,8 @@ impl HeldSession {
         Ok(true)
     }
 
-    /// Returns the next delivery; `None` if none came in time.
     async fn delivery(&self, give_up_at: Instant) -> Result<Option<Delivery>, Failure> {
         let mut came = turn(&self.came, give_up_at).await?;
-        // The reader may have ended: that is noticed below.
         let _ = self.wants.send(Want::Message);
         tokio::select! {
             biased;
@@ -298,7 +280,7 @@ impl Session for HeldSession {
             if self.is_next(number, by).await? {
                 break (delivery, number);
             }
-            // It came too early: give it back unchanged, until the earlier one is here again.
+            // It came too early: give it back, until the earlier one is here again.
             let (ticket, release) = (delivery.ticket.delivery, &Settlement::Release);
             let released = self.dispose(ticket, release, by).await;
             released.map_err(|error| self.failure("a message is not given back", &error))?;
@@ -347,7 +329,7 @@ impl Session for HeldSession {
         stored.await.map_err(|error| {
             let what = "the session's state is not stored";
             match self.failure(what, &error) {
-                // The service will never accept it: it is probably too large.
+                // It is probably too large.
                 Failure::Transient { why, .. } if error.is_refused_for_good() => {
                     Failure::Fatal { why, denied: false }
                 }
@@ -374,9 +356,8 @@ struct HeldMessage {
 
 #[derive(Default)]
 struct State {
-    /// Whether a settlement was sent and may have been carried out.
     settling: bool,
-    /// Whether the service has refused it on the link, which is its last answer there for this message.
+    /// Whether the service has refused it on the link: its last answer there.
     refused: bool,
     closed: Option<Closed>,
 }
@@ -384,7 +365,7 @@ struct State {
 #[async_trait]
 impl Lock for HeldMessage {
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
-        // Renew even for a settled message: it is the session that is locked.
+        // Even for a settled message: it is the session that is locked.
         self.session.renew(give_up_at).await
     }
 

@@ -1,13 +1,8 @@
-//! Sessions in AMQP: the link that holds one, the requests about one, and the task that reads its link until it
-//! ends.
+//! Sessions in AMQP: the link that holds one, the requests about one, and the task that reads its link.
 //!
-//! Only [`super::session`] calls it; with [`super::amqp`] it knows the AMQP library. It decides nothing.
-//!
-//! A receiver with a filter asks for a session, and the service answers the attach when it has one. That can
-//! take minutes, and the session is locked from some moment in between. So each such link has an AMQP session
-//! of its own: a caller that gives up ends that, once it has begun (`Connection::begin`), and with it a lock
-//! that was granted meanwhile. Only a reader notices that a link has ended, and a workload with a command to
-//! kill must not have to ask: so a task reads each link, and also sends on it.
+//! The service answers the attach of a link when it has a session. That can take minutes, and the session is
+//! locked from some moment in between. So each such link has an AMQP session of its own: a caller that gives up
+//! ends that, and with it a lock that was granted meanwhile.
 
 use std::sync::Arc;
 use std::time::Duration;
@@ -30,9 +25,7 @@ use trafficcop_azure::queue::Settlement;
 use trafficcop_core::clock::Instant;
 
 const FILTER: &str = "com.microsoft:session-filter";
-// Time that the service waits for a session before it answers that there is none.
 const TIMEOUT: &str = "com.microsoft:timeout";
-// Time that its answer may take on the way.
 const ON_THE_WAY: Duration = Duration::from_secs(5);
 
 pub(super) async fn attach_receiver(
@@ -45,10 +38,10 @@ pub(super) async fn attach_receiver(
         .name(name)
         .source(source)
         .properties(properties)
-        // A message is locked until it is settled, and settled only when the service has confirmed that.
+        // A message is locked until the service has confirmed its settlement.
         .sender_settle_mode(SenderSettleMode::Unsettled)
         .receiver_settle_mode(ReceiverSettleMode::Second)
-        // The library would give credit ahead, and lock messages without a free slot.
+        // The library would lock messages without a free slot.
         .credit_mode(CreditMode::Manual)
         .verify_incoming_source(false)
         .verify_incoming_target(false)
@@ -57,7 +50,6 @@ pub(super) async fn attach_receiver(
     Ok(attached?)
 }
 
-/// Link that holds a session, for as long as the link lives.
 pub(super) struct SessionLink {
     pub(super) id: String,
     pub(super) name: String,
@@ -66,9 +58,9 @@ pub(super) struct SessionLink {
 }
 
 impl SessionLink {
-    /// Ends the link, and with it the lock. Messages that were delivered and not settled stay unchanged.
+    /// Ends the link, and with it the lock. Unsettled messages stay unchanged.
     pub(super) async fn close(mut self, give_up_at: Instant) {
-        // End the link first: its answer confirms the end of the lock.
+        // First: its answer confirms the end of the lock.
         let closing = async {
             let _ = self.receiver.close().await;
             let _ = self.amqp.end().await;
@@ -88,7 +80,7 @@ impl Connection {
         let attaching = self.attach(name.clone(), patience);
         let accepted = before(sent + patience + ON_THE_WAY, attaching).await;
         if !matches!(accepted, Some(Ok(_))) {
-            // A refusal is an attach, too, that only then ends.
+            // A refusal is an attach, too, that then ends.
             self.state.forget_link(&name);
         }
         match accepted {
@@ -102,9 +94,8 @@ impl Connection {
         }
     }
 
-    /// Begins an AMQP session, in a task of its own, because the waiting caller may be dropped. The library
-    /// would take the service's late answer for that of an unknown session, and end the connection, with
-    /// everything on it. A session without a taker ends when it is dropped.
+    /// Begins an AMQP session, in a task, because the caller may be dropped. The library would take the late
+    /// answer for that of an unknown session, and end the whole connection.
     async fn begin(self: &Arc<Self>) -> Result<SessionHandle<()>, BusError> {
         let this = Arc::clone(self);
         let beginning = tokio::spawn(async move {
@@ -114,7 +105,7 @@ impl Connection {
             tokio::select! {
                 biased;
                 begun = Session::begin(connection) => Ok(begun?),
-                // Otherwise an answer that never comes would keep a connection that has ended.
+                // Otherwise a missing answer would keep a connection that has ended.
                 why = this.ended() => Err(why),
             }
         });
@@ -138,7 +129,7 @@ impl Connection {
         let given = receiver.source().as_ref().and_then(|it| it.filter.as_ref());
         let id = given.and_then(|filter| filter.get(&Symbol::from(FILTER)));
         let id = id.and_then(text).ok_or_else(|| {
-            // An attach without a session: the service may be about to end it, with the reason.
+            // The service may be about to end it, with the reason.
             BusError::Unanswered("the service gave a session without a name".into())
         })?;
         Ok(SessionLink {
@@ -185,7 +176,7 @@ impl Connection {
         state: &[u8],
         give_up_at: Instant,
     ) -> Result<(), BusError> {
-        // Null means none: other clients would tell an empty one apart.
+        // Other clients would tell an empty state from none.
         let state = match state {
             [] => Value::Null,
             state => Value::Binary(Binary::from(state.to_vec())),
@@ -226,8 +217,8 @@ impl Connection {
     }
 }
 
-/// Returns the number in an encoded message. The library cannot decode a message inside another's value. The
-/// service's annotations are at the beginning, before anything that a sender wrote.
+/// Returns the number in an encoded message, which the library cannot decode. The service's annotations precede
+/// anything that a sender wrote.
 fn sequence_number(message: &[u8]) -> Option<i64> {
     const KEY: &[u8] = b"x-opt-sequence-number";
     let at = message.windows(KEY.len()).position(|part| part == KEY)?;
@@ -254,7 +245,7 @@ fn entry<'a>(body: &'a Value, key: &str) -> Option<&'a Value> {
     }
 }
 
-/// Returns the text of a filter, with or without the description that some services give it.
+/// Returns the text of a filter, with or without a description.
 fn text(filter: &Value) -> Option<String> {
     match filter {
         Value::String(text) => Some(text.clone()),
@@ -265,19 +256,17 @@ fn text(filter: &Value) -> Option<String> {
 
 pub(super) enum Want {
     Message,
-    /// Settle the last message in this way.
     Settle(Settlement),
     Close(Instant, oneshot::Sender<()>),
 }
 
-/// Task that reads the link of a session until it ends, even without messages: only a reader notices its end.
+/// Task that reads the link of a session: only a reader notices its end.
 pub(super) struct Reader {
     link: SessionLink,
     connection: Arc<Connection>,
     max_body: usize,
     deliveries: mpsc::UnboundedSender<Delivery>,
     last: Option<DeliveryInfo>,
-    /// Whether a message was let come and has not.
     credit: bool,
 }
 
@@ -309,20 +298,18 @@ impl Reader {
         let why = loop {
             let done = tokio::select! {
                 biased;
-                // Check the connection first: the link learns nothing through a dead one.
+                // The link learns nothing through a dead connection.
                 why = connection.ended() => break why.why(),
                 want = wants.recv() => match want {
                     Some(Want::Close(give_up_at, done)) => {
-                        // Report this before the end: from now on no caller may rely on it.
+                        // Before the end: no caller may rely on it any more.
                         ended.send_replace(Some("it was given up".to_owned()));
                         connection.state.gives_up_session(&name);
                         self.link.close(give_up_at).await;
-                        // The caller may be gone.
                         let _ = done.send(());
                         return;
                     }
                     Some(want) => self.does(want).await,
-                    // No caller is left. Dropping the link ends it.
                     None => break "it is not needed any more".to_owned(),
                 },
                 received = self.link.receiver.recv::<Body<Value>>() => self.received(received),
@@ -345,7 +332,7 @@ impl Reader {
                 Some(info) => limited(self.link.receiver.dispose(info, wire::outcome(&how))).await,
                 None => Ok(()),
             },
-            // It is already under way: an earlier caller stopped waiting.
+            // It is already under way.
             Want::Message | Want::Close(..) => Ok(()),
         }
     }

@@ -1,5 +1,5 @@
-//! State that the connection task shares with callers of the queue: the present connection
-//! ([`SharedConnection`]), and the messages that came by it ([`Prefetch`]).
+//! State that the connection task shares with callers: the present connection, and the messages that came by
+//! it.
 
 use std::collections::VecDeque;
 use std::pin::pin;
@@ -16,17 +16,14 @@ use trafficcop_azure::queue::Message;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 
-// Credit can lie for hours on an idle queue, and the lock counts from its giving: a message that may be older
-// than this, or than an eighth of its lock, is renewed before it is handed out.
+// Credit can lie for hours on an idle queue. A lock that may be older than this, or than an eighth of its
+// length, is renewed before the message is handed out.
 const OLD: Duration = Duration::from_secs(1);
 
-/// The present connection, and what is known of locks.
 pub(super) struct SharedConnection {
     state: watch::Sender<ConnectionStatus>,
-    /// Signal that a caller waits for a connection.
     pub(super) hurry: Notify,
     pub(super) lock_duration: LockDuration,
-    /// Whether to settle on the link if possible, instead of through `$management`.
     pub(super) link_settle: bool,
 }
 
@@ -34,7 +31,6 @@ pub(super) struct SharedConnection {
 struct ConnectionStatus {
     connection: Option<Arc<Connection>>,
     error: Option<BusError>,
-    /// Number of failed attempts.
     failures: u64,
 }
 
@@ -65,7 +61,7 @@ impl SharedConnection {
     pub(super) fn failed(&self, why: BusError) {
         self.state.send_modify(|state| {
             state.error = Some(why);
-            // A count, and no flag: callers wait for failures from now on.
+            // A count, not a flag: each caller waits for later failures only.
             state.failures += 1;
         });
     }
@@ -74,7 +70,6 @@ impl SharedConnection {
         self.state.borrow().failures
     }
 
-    /// Returns why there is no connection, if there is none.
     pub(super) fn error(&self) -> Option<BusError> {
         let state = self.state.borrow();
         let none = || BusError::Unsent("there is no connection yet".into());
@@ -95,7 +90,7 @@ impl SharedConnection {
         };
         let mut state = self.state.subscribe();
         if good(&state.borrow()).is_none() {
-            // The task may be resting after a failure, and a lock cannot wait for its end.
+            // The task may be resting, and a lock cannot wait.
             self.hurry.notify_one();
         }
         // The connection that ended stays here for a moment longer.
@@ -108,7 +103,6 @@ impl SharedConnection {
         })
     }
 
-    /// Waits for a failure after the first `failures`, and returns why.
     pub(super) async fn failing(&self, failures: u64) -> BusError {
         let mut state = self.state.subscribe();
         let failed = state.wait_for(|state| state.failures > failures).await;
@@ -117,11 +111,9 @@ impl SharedConnection {
     }
 }
 
-/// Message that came.
 pub(super) struct Taken {
     pub(super) message: Message,
     pub(super) held: Arc<Held>,
-    /// Whether its lock was renewed since it came.
     pub(super) renewed: bool,
 }
 
@@ -130,7 +122,7 @@ impl Taken {
         let Message { t0, lock_time, .. } = self.message;
         let age = now.since(t0);
         if self.renewed {
-            // Another renewal on a slow line would not make it younger: a quarter is good enough.
+            // Another renewal on a slow line would not make it younger.
             age > lock_time / 4
         } else {
             age > OLD.min(lock_time / 8)
@@ -138,39 +130,36 @@ impl Taken {
     }
 }
 
-/// Messages between the link and the driver: how many may come, and those that were not handed out yet. Pure,
-/// except that it wakes waiting tasks.
+/// Messages between the link and the driver: how many may come, and those not handed out yet. Pure, except that
+/// it wakes waiting tasks.
 ///
-/// The connection task fills it, and `take`, which can be dropped at any moment, empties it. At any time,
-/// credit that is out, messages that are here and messages whose lock is being renewed are together never more
-/// than the driver wants.
+/// The connection task fills it; `take`, which can be dropped at any moment, empties it. Credit that is out,
+/// messages that are here and messages being renewed are together never more than the driver wants.
 ///
 /// # When a lock began
-/// The service locks a message when it sends it, somewhere between the giving of credit and the reading of the
-/// message. Only the first of these moments is safe to count from. Messages use credit in its order, so each
-/// counts from the moment before *its* credit was given. On a busy queue that is milliseconds ago. If it is
-/// longer ago than a small share of the lock (an idle queue, a pause of this process), the lock is renewed once
-/// before the message is handed out, and counts from the moment before that request.
+/// The service locks a message somewhere between the giving of credit and the reading of the message. Only the
+/// first of these moments is safe to count from. Messages use credit in its order, so each counts from the
+/// moment before *its* credit was given. If that is too long ago (an idle queue, a pause of this process), the
+/// lock is renewed once before the message is handed out.
 #[derive(Default)]
 pub(super) struct Prefetch {
     state: Mutex<State>,
-    /// Signal that there may be a message to hand out.
+    /// Signal for a message to hand out.
     pub(super) filled: Notify,
-    /// Signal that there may be work for the connection task.
+    /// Signal for the connection task.
     pub(super) changed: Notify,
-    /// Signal that there may be no more work on messages.
+    /// Signal for the end of all work on messages.
     quiet: Notify,
 }
 
 #[derive(Default)]
 struct State {
     wanted: usize,
-    /// Moments before each credit that is still out was given, the oldest first.
+    /// Moments before each credit that is out was given, the oldest first.
     credit: VecDeque<Instant>,
     ready: VecDeque<Taken>,
-    /// Messages to be renewed.
     old: Vec<Taken>,
-    /// Number of messages that are being renewed, or given back.
+    /// Messages that are being renewed, or given back.
     busy: usize,
     closed: bool,
 }
@@ -182,7 +171,6 @@ impl State {
 }
 
 impl Prefetch {
-    /// Sets how many messages the driver wants at most.
     pub(super) fn want(&self, most: usize) {
         let mut state = lock(&self.state);
         if state.wanted != most && !state.closed {
@@ -191,7 +179,6 @@ impl Prefetch {
         }
     }
 
-    /// Hands out messages that are here and locked for long enough.
     pub(super) fn hand_out(&self, now: Instant) -> Vec<Message> {
         let mut state = lock(&self.state);
         let mut out = Vec::new();
@@ -199,15 +186,14 @@ impl Prefetch {
             && let Some(taken) = state.ready.pop_front()
         {
             if taken.is_old(now) {
-                // It became old while it lay here without a call to take it.
                 state.old.push(taken);
                 self.changed.notify_one();
             } else {
                 out.push(taken.message);
             }
         }
-        // These slots are no longer free. Without this, as many more messages would come and lie here while
-        // their locks run out.
+        // These slots are no longer free. Otherwise more messages would come and lie here while their locks run
+        // out.
         state.wanted -= out.len();
         out
     }
@@ -221,32 +207,28 @@ impl Prefetch {
         let out = state.credit.len();
         let missing = state.wanted.saturating_sub(state.here() + out);
         let small = |number: usize| u32::try_from(number).unwrap_or(u32::MAX);
-        // The library needs the total: less than before is an error to it.
         (missing > 0).then(|| (small(missing), small(out + missing)))
     }
 
-    /// Notes credit that was given after this moment.
     pub(super) fn gave(&self, count: u32, at: Instant) {
         let mut state = lock(&self.state);
         state.credit.extend((0..count).map(|_| at));
     }
 
-    /// Returns how many messages may still come.
     pub(super) fn credit(&self) -> usize {
         lock(&self.state).credit.len()
     }
 
-    /// Notes a message; returns the moment before its credit was given, or none if there was no credit for it.
+    /// Notes a message; returns the moment before its credit was given, if there was any.
     pub(super) fn came(&self) -> Option<Instant> {
         lock(&self.state).credit.pop_front()
     }
 
-    /// Forgets the credit of a connection that has ended.
     pub(super) fn forget_credit(&self) {
         lock(&self.state).credit.clear();
     }
 
-    /// Keeps a message that came, or returns it if it is not wanted any more.
+    /// Keeps a message, or returns an unwanted one.
     #[must_use]
     pub(super) fn put(&self, taken: Taken, now: Instant) -> Option<Taken> {
         let mut state = lock(&self.state);
@@ -268,22 +250,19 @@ impl Prefetch {
         }
     }
 
-    /// Returns the messages to be renewed; each counts as here.
     pub(super) fn old(&self) -> Vec<Taken> {
         let mut state = lock(&self.state);
         let old = std::mem::take(&mut state.old);
-        // Do this under the same lock: otherwise they would be nowhere in between, and credit would be given
-        // for them.
+        // Under the same lock: otherwise credit would be given for them.
         state.busy += old.len();
         old
     }
 
-    /// Keeps a message that was renewed. Returns it if it is not wanted any more; it then counts as here until
-    /// [`Prefetch::done`].
+    /// Keeps a renewed message. Returns an unwanted one, which counts as here until [`Prefetch::done`].
     #[must_use]
     pub(super) fn renewed(&self, taken: Taken, now: Instant) -> Option<Taken> {
         let mut state = lock(&self.state);
-        // It is one of those that are here.
+        // `>`: it is itself one of those here.
         if state.closed || state.here() > state.wanted {
             return Some(taken);
         }
@@ -292,7 +271,6 @@ impl Prefetch {
         None
     }
 
-    /// Counts another message as under work, until [`Prefetch::done`].
     pub(super) fn begin(&self) {
         lock(&self.state).busy += 1;
     }
@@ -303,11 +281,10 @@ impl Prefetch {
         self.quiet.notify_waiters();
     }
 
-    /// Returns messages that are here and not wanted any more.
     pub(super) fn surplus(&self) -> Vec<Taken> {
         let mut state = lock(&self.state);
         let mut surplus = Vec::new();
-        // Take them from the end: those in front came first, and are handed out next.
+        // Those in front came first, and are handed out next.
         while state.here() > state.wanted
             && let Some(taken) = state.ready.pop_back()
         {
@@ -322,16 +299,14 @@ impl Prefetch {
         state.closed = true;
         state.wanted = 0;
         let mut here: Vec<Taken> = state.ready.drain(..).collect();
-        // Old ones go as well: no task will renew them.
         here.append(&mut state.old);
         here
     }
 
-    /// Waits until there is no more work on messages.
     pub(super) async fn settled(&self) {
         loop {
             let mut quiet = pin!(self.quiet.notified());
-            // Listen before looking: an end between the two must not be missed.
+            // Before looking: an end between the two must not be missed.
             quiet.as_mut().enable();
             if lock(&self.state).busy == 0 {
                 return;

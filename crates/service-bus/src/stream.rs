@@ -1,10 +1,8 @@
-//! The stream under AMQP, and what is known of the connection on it: TCP without delay, TLS from the first
-//! byte, and an observer between the socket and the library ([`super::frame_scanner`]).
+//! The stream under AMQP: TCP without delay, TLS from the first byte, and an observer between the socket and
+//! the library ([`super::frame_scanner`]).
 //!
-//! [`super::amqp`] makes one for each connection. Its errors say what is wrong with the other side, because a
-//! new user meets them first. It must never go on without TLS if TLS is configured. It must never change, delay
-//! or swallow a byte, except from a malformed frame on, where the stream ends with an error, and after the end
-//! of the connection.
+//! It must never go on without TLS if TLS is configured. It must never change, delay or swallow a byte, except
+//! after a malformed frame or the end of the connection.
 
 use std::collections::HashMap;
 use std::fmt;
@@ -29,8 +27,8 @@ use trafficcop_azure::{self, addresses, tls_refusal};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
 
-// A connection that received nothing for so long, while a request waited for its answer, counts as dead: a lock
-// cannot wait for missed heartbeats.
+// A connection that received nothing for so long, while a request waited, counts as dead: a lock cannot wait
+// for missed heartbeats.
 const SILENCE: Duration = Duration::from_secs(1);
 
 /// Part of the names of links that are attached for a session.
@@ -46,15 +44,14 @@ pub(super) async fn connect(
     tls: Option<&Arc<ClientConfig>>,
 ) -> Result<Box<dyn Stream>, BusError> {
     let unsent = |why: io::Error| BusError::Unsent(format!("{host}:{port}: {why}"));
-    // A URL has an IPv6 address in brackets; neither resolver nor certificate knows them.
+    // Neither resolver nor certificate knows the brackets of an IPv6 address.
     let bare = host.trim_start_matches('[').trim_end_matches(']');
-    // tokio's own look-up panics if the machine has no thread to spare, and a command whose lock still lasts
-    // would end with this process.
+    // tokio's own look-up panics without a thread to spare, and every command would end with this process.
     let addresses = addresses(bare, port).await.map_err(unsent)?;
     let stream = trafficcop_azure::connect(&addresses).await;
     let stream =
         stream.map_err(|why| BusError::Unsent(format!("{host}:{port}: cannot connect: {why}")))?;
-    // Requests are short, and a caller waits: each would be held back for the answer to the one before.
+    // Each short request would be held back for the answer to the one before.
     stream.set_nodelay(true).map_err(unsent)?;
     let Some(tls) = tls else {
         return Ok(Box::new(stream));
@@ -76,13 +73,14 @@ fn explain(host: &str, port: u16, why: &io::Error) -> BusError {
     };
     BusError::Unusable(match error {
         TlsError::InvalidMessage(_) => format!(
-            "{host}:{port} does not speak TLS, so it is not a Service Bus (its port is 5671): check the endpoint, or set UseDevelopmentEmulator=true for the emulator"
+            "{host}:{port} does not speak TLS, so it is not a Service Bus (its port is 5671): check the endpoint, or \
+             set UseDevelopmentEmulator=true for the emulator"
         ),
         _ => tls_refusal(&format!("{host}:{port}"), error),
     })
 }
 
-/// Explains what the other side is, by its first bytes, which are not AMQP's.
+/// Explains what the other side is, by its first bytes.
 pub(super) fn stranger(host: &str, port: u16, said: &[u8]) -> BusError {
     let what = if said.starts_with(b"HTTP") {
         "it speaks HTTP"
@@ -96,18 +94,16 @@ pub(super) fn stranger(host: &str, port: u16, said: &[u8]) -> BusError {
     ))
 }
 
-/// State of one connection that all its users share: what was observed on it, and whether and why it has ended.
 pub(super) struct ConnectionState {
-    /// Time of the last received byte, which tells a lost answer from a dead connection.
+    /// Time of the last received byte.
     received: AtomicU64,
     receiving: Mutex<Receiving>,
-    /// Channels of the links that hold sessions, by their names: each has its own.
+    /// Channels of the links that hold sessions.
     channels: Mutex<HashMap<String, u16>>,
     changed: Notify,
     settled: Waiting<DeliveryState>,
     /// Time of the first request since which nothing was received; 0: something was.
     silent: AtomicU64,
-    /// Number of sessions held by its links.
     sessions: AtomicUsize,
     closed: watch::Sender<Option<BusError>>,
 }
@@ -118,12 +114,11 @@ struct Receiving {
     name: String,
     link: Option<LinkState>,
     delivered: u64,
-    /// Number of messages that had been delivered when its credit was used up.
+    /// Messages that had been delivered when its credit was used up.
     drained: Option<u64>,
 }
 
 impl ConnectionState {
-    /// Makes the state of a new connection; messages will come by the link of this name.
     pub(super) fn new(name: String) -> ConnectionState {
         ConnectionState {
             received: AtomicU64::new(Instant::now().as_nanos()),
@@ -151,14 +146,12 @@ impl ConnectionState {
         }
     }
 
-    /// Reserves a place for the service's answer to the disposition of this delivery.
     pub(super) fn expect(&self, delivery: u32) -> Expected<'_, DeliveryState> {
         let channel = lock(&self.receiving).link.map(|link| link.channel);
         self.settled
             .expect(numbered(channel.unwrap_or_default(), delivery))
     }
 
-    /// Reserves a place like [`ConnectionState::expect`], for a delivery on a link that holds a session.
     pub(super) fn expect_on(&self, link: &str, delivery: u32) -> Expected<'_, DeliveryState> {
         let channel = lock(&self.channels).get(link).copied();
         self.settled
@@ -169,7 +162,6 @@ impl ConnectionState {
         let mut receiving = lock(&self.receiving);
         match event {
             FrameEvent::Attach { link, name } if name == receiving.name => {
-                // Of the five links here, only this one delivers messages.
                 receiving.link = Some(link);
             }
             FrameEvent::Attach { link, name } if name.contains(OF_SESSION) => {
@@ -177,7 +169,7 @@ impl ConnectionState {
             }
             FrameEvent::Delivered(link) if receiving.link == Some(link) => receiving.delivered += 1,
             FrameEvent::Drained(link) if receiving.link == Some(link) => {
-                // The library is behind: it may still have to hand out some of those that were counted here.
+                // The library may still have to hand out some of them.
                 receiving.drained = Some(receiving.delivered);
                 self.changed.notify_waiters();
             }
@@ -197,7 +189,7 @@ impl ConnectionState {
         }
     }
 
-    /// Ends the connection, and with it its stream. The first reason counts: later ones follow from it.
+    /// Ends the connection and its stream. The first reason counts: later ones follow from it.
     pub(super) fn close(&self, why: BusError) {
         self.closed.send_if_modified(|known| {
             let first = known.is_none();
@@ -210,7 +202,6 @@ impl ConnectionState {
         self.closed.borrow().is_some()
     }
 
-    /// Waits until it has ended, and returns why.
     pub(super) async fn closed(&self) -> BusError {
         let mut closed = self.closed.subscribe();
         let why = closed.wait_for(Option::is_some).await;
@@ -218,7 +209,6 @@ impl ConnectionState {
         why.unwrap_or_else(|| BusError::Unsent("there is no connection".into()))
     }
 
-    /// Notes that a link of it holds a session, until [`ConnectionState::gives_up_session`].
     pub(super) fn holds_session(&self) {
         self.sessions.fetch_add(1, Ordering::Relaxed);
     }
@@ -228,27 +218,25 @@ impl ConnectionState {
         self.forget_link(link);
     }
 
-    /// Forgets the link of this name, which was to have a session and does not live.
     pub(super) fn forget_link(&self, link: &str) {
         lock(&self.channels).remove(link);
     }
 
-    /// Returns how many links have a session, or are about to.
     #[cfg(test)]
     pub(super) fn links(&self) -> usize {
         lock(&self.channels).len()
     }
 
     /// Notes that a request sent at `sent` was not answered in time. If nothing else was received for long
-    /// enough either, gives the connection up. It does not while a session depends on the connection: that
-    /// would certainly be lost, and its own deadlines handle a dead connection.
+    /// enough either, gives the connection up, unless a session depends on it: that would certainly be lost,
+    /// and has its own deadlines.
     pub(super) fn suspect(&self, sent: Instant) {
         if self.sessions.load(Ordering::Relaxed) > 0 {
             return;
         }
         let received = self.received.load(Ordering::Relaxed);
         let since = self.silent.load(Ordering::Relaxed);
-        // Several unanswered requests in a row are one silence, which began with the first.
+        // Several unanswered requests in a row are one silence.
         let first = if since > received {
             since
         } else {
@@ -268,8 +256,7 @@ impl ConnectionState {
     }
 }
 
-/// State as the owner of a connection, or of an attempt, has it: dropping it, for any reason, ends the
-/// connection and its stream ([`ConnectionState::close`]).
+/// State of a connection's owner: dropping it closes the connection and its stream.
 pub(super) struct OwnState(pub(super) Arc<ConnectionState>);
 
 impl Deref for OwnState {
@@ -287,13 +274,12 @@ impl Drop for OwnState {
     }
 }
 
-/// Names a delivery among those of the whole connection.
 fn numbered(channel: u16, delivery: u32) -> String {
     format!("{channel}:{delivery}")
 }
 
 pub(super) fn observed(stream: Box<dyn Stream>, state: Arc<ConnectionState>) -> impl Stream {
-    // Observe only the incoming half: the library knows what goes out.
+    // The library knows what goes out.
     let (stream, write) = tokio::io::split(stream);
     let observer = FrameObserver {
         stream,
@@ -304,11 +290,9 @@ pub(super) fn observed(stream: Box<dyn Stream>, state: Arc<ConnectionState>) -> 
     tokio::io::join(observer, write)
 }
 
-/// Observer of the incoming half of a stream.
 struct FrameObserver {
     stream: ReadHalf<Box<dyn Stream>>,
     scanner: FrameScanner,
-    /// Whether a malformed frame came.
     malformed: bool,
     state: Arc<ConnectionState>,
 }
@@ -333,12 +317,12 @@ impl AsyncRead for FrameObserver {
         into: &mut ReadBuf<'_>,
     ) -> Poll<io::Result<()>> {
         let this = self.get_mut();
-        // The library must see that end, too. It would wait for the other side's close for up to a minute, and
-        // meanwhile poll without a pause what it already knows to be over: a processor, for nothing.
+        // The library must see that end, too. Otherwise it polls without a pause for up to a minute, for the
+        // other side's close.
         if this.state.is_closed() {
             return Poll::Ready(Ok(()));
         }
-        // This is permanent: the beginning of the next frame is unknown.
+        // Permanent: the beginning of the next frame is unknown.
         if this.malformed {
             return Poll::Ready(Err(malformed()));
         }
@@ -378,10 +362,8 @@ mod tests {
         let mut read = [0; 4];
         stream.read_exact(&mut read).await.expect("four bytes");
         assert_eq!(&read, b"AMQP");
-        // The service sends nothing more, and does not hang up.
         state.close(BusError::Unsent("given up".into()));
         assert_eq!(stream.read(&mut read).await.expect("its end"), 0);
-        // The closing frames still go out.
         stream.write_all(b"bye").await.expect("room");
         let mut heard = [0; 3];
         service.read_exact(&mut heard).await.expect("three bytes");

@@ -17,25 +17,20 @@ use time::OffsetDateTime;
 use super::error::{BusError, one_line};
 use trafficcop_azure::queue::{About, Settlement, Unreadable, date};
 
-// Microsoft's clients refuse a longer text: too long for the service, it would fail the settlement.
+// Microsoft's clients refuse a longer text, which would fail the settlement.
 const LONGEST_TEXT: usize = 4096;
 
-/// Delivery on the link of one connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Ticket {
-    /// Serial number of the connection in this process.
     pub(super) connection: u64,
-    /// Number of the delivery there.
     pub(super) delivery: u32,
 }
 
 #[derive(Debug)]
 pub(super) struct Delivery {
     pub(super) ticket: Ticket,
-    /// Token of its lock; without one it cannot be processed.
     pub(super) lock: Option<LockToken>,
     pub(super) id: String,
-    /// Counted from 1.
     pub(super) attempt: u32,
     pub(super) body: Result<Vec<u8>, Unreadable>,
     pub(super) about: About,
@@ -46,18 +41,15 @@ pub(super) struct Delivery {
 /// Token of a message's lock: a GUID, its bytes in written order.
 ///
 /// `$management` expects a `uuid`, whose bytes are in that order (RFC 9562). A delivery's tag has the same GUID
-/// in .NET's memory layout, with the first three groups reversed. The unchanged tag would name another lock,
-/// and the service would refuse every renewal.
+/// in .NET's memory layout, with the first three groups reversed. Unchanged it would name another lock.
 #[derive(Clone, Copy, PartialEq, Eq, Hash)]
 pub(super) struct LockToken([u8; 16]);
 
 impl LockToken {
-    /// Takes bytes in written order, as in AMQP's `uuid`.
     pub(super) fn from_uuid(bytes: [u8; 16]) -> LockToken {
         LockToken(bytes)
     }
 
-    /// Reads a delivery tag; `None` if it has another length.
     pub(super) fn from_tag(tag: &[u8]) -> Option<LockToken> {
         let mut bytes: [u8; 16] = tag.try_into().ok()?;
         bytes[0..4].reverse();
@@ -66,7 +58,6 @@ impl LockToken {
         Some(LockToken(bytes))
     }
 
-    /// Returns the bytes in written order.
     pub(super) fn as_uuid(self) -> [u8; 16] {
         self.0
     }
@@ -98,7 +89,7 @@ pub(super) fn delivery(
 ) -> Delivery {
     let notes = message.message_annotations.map(|notes| notes.0);
     let note = |key: &str| annotation(notes.as_ref(), key);
-    // The tag goes first: every service sends it, and Microsoft's clients read it.
+    // Every service sends the tag, and Microsoft's clients read it.
     let lock = LockToken::from_tag(tag).or_else(|| {
         let notes = message.delivery_annotations.as_ref().map(|notes| &notes.0);
         match annotation(notes, "x-opt-lock-token")? {
@@ -113,7 +104,7 @@ pub(super) fn delivery(
     let locked_until = note("x-opt-locked-until").and_then(millis);
     let id = known.message_id.as_ref().map(identifier);
     let id = id.filter(|id| !id.is_empty());
-    // Senders need not give one, and a person can find the message by its number, too.
+    // Senders need not give one.
     let id = id.or_else(|| sequence.map(|number| number.to_string()));
     let about = About {
         encoding: None,
@@ -140,14 +131,13 @@ pub(super) fn delivery(
     }
 }
 
-/// Makes a delivery of a message that cannot be read, which can be dead-lettered.
 pub(super) fn unreadable(ticket: Ticket, tag: &[u8], why: &str) -> Delivery {
     let lock = LockToken::from_tag(tag);
     Delivery {
         ticket,
         lock,
         id: lock.map(|lock| lock.to_string()).unwrap_or_default(),
-        // The header cannot be read either, and the message is dead-lettered at any attempt.
+        // Unknown, and irrelevant: the message is dead-lettered.
         attempt: 1,
         body: Err(Unreadable {
             reason: "UnsupportedBody",
@@ -158,7 +148,6 @@ pub(super) fn unreadable(ticket: Ticket, tag: &[u8], why: &str) -> Delivery {
     }
 }
 
-/// Returns the exact bytes of a body.
 fn bytes(body: Body<Value>, most: usize) -> Result<Vec<u8>, Unreadable> {
     let unsupported = |what: &str| {
         Err(Unreadable {
@@ -166,7 +155,7 @@ fn bytes(body: Body<Value>, most: usize) -> Result<Vec<u8>, Unreadable> {
             detail: format!("the body is {what}, which is not bytes"),
         })
     };
-    // Measure it before copying: a body can be 100 MiB.
+    // Before copying: a body can be 100 MiB.
     let size = match &body {
         Body::Data(parts) => parts.iter().map(|part| part.0.len()).sum(),
         Body::Value(value) => match &value.0 {
@@ -251,8 +240,7 @@ fn hex(bytes: &[u8]) -> String {
     bytes.iter().map(|byte| format!("{byte:02x}")).collect()
 }
 
-/// Collects the sender's properties by their names, and the service's by Microsoft's names, which take
-/// precedence.
+/// Collects the sender's properties, and the service's by Microsoft's names.
 fn properties(
     known: &Properties,
     sequence: Option<i64>,
@@ -285,12 +273,11 @@ fn properties(
     let mut all: BTreeMap<String, String> = sender
         .filter_map(|(name, value)| Some((name, simple(&value.into())?)))
         .collect();
-    // Add the service's last: a sender must not pass off a property as one of them.
+    // Last: a sender must not pass off a property as one of the service's.
     all.extend(ours);
     all
 }
 
-/// Returns the value of a property as text; `None` for null.
 fn simple(value: &Value) -> Option<String> {
     Some(match value {
         Value::Null => return None,
@@ -308,14 +295,13 @@ fn simple(value: &Value) -> Option<String> {
         Value::Char(char) => char.to_string(),
         Value::Timestamp(at) => {
             let millis = at.milliseconds();
-            // Outside the years of a date it is still a number.
             moment(millis).unwrap_or_else(|| millis.to_string())
         }
         Value::Uuid(uuid) => LockToken::from_uuid(*uuid.as_inner()).to_string(),
         Value::Binary(bytes) => hex(bytes),
         Value::String(text) => text.clone(),
         Value::Symbol(symbol) => symbol.0.clone(),
-        // Microsoft's clients describe types of their own, such as a time in .NET's ticks.
+        // Microsoft's clients describe types of their own, such as .NET's ticks.
         Value::Described(described) => return simple(&described.value),
         other => format!("{other:?}"),
     })
@@ -328,8 +314,7 @@ pub(super) fn renewal(lock: LockToken) -> (&'static str, Value) {
     )
 }
 
-/// Returns the operation and the body of a request to settle, with the message's session if there is one; there
-/// is no such request for a release.
+/// Returns operation and body of a request to settle; a release has none.
 pub(super) fn settlement(
     lock: LockToken,
     how: &Settlement,
@@ -360,7 +345,7 @@ pub(super) fn outcome(how: &Settlement) -> TerminalDeliveryState {
     match how {
         Settlement::Complete => Accepted {}.into(),
         // This counts the attempt. `undeliverable_here` would defer the message: only receivers that know its
-        // number would ever get it again.
+        // number could get it.
         Settlement::Retry(_) => Modified {
             delivery_failed: Some(true),
             undeliverable_here: None,
@@ -393,17 +378,15 @@ pub(super) fn map(entries: impl IntoIterator<Item = (&'static str, Value)>) -> V
     Value::Map(entries.collect::<OrderedMap<_, _>>())
 }
 
-/// Returns as much of a text as the service keeps.
 fn cut(text: &str) -> String {
     let mut end = text.len().min(LONGEST_TEXT);
-    // Half a character is no string in AMQP, and the request would be no valid frame.
+    // Half a character would make the frame invalid.
     while !text.is_char_boundary(end) {
         end -= 1;
     }
     text[..end].to_owned()
 }
 
-/// Answer of the service to a request.
 #[derive(Debug)]
 pub(super) struct Answer {
     pub(super) status: i64,
@@ -414,7 +397,7 @@ pub(super) struct Answer {
 
 /// Decodes an answer, and the identifier of its request.
 pub(super) fn answer(message: Message<Body<Value>>) -> Option<(String, Answer)> {
-    // Without one it answers no request: by order alone a late answer would shift all that follow.
+    // By order alone a late answer would shift all that follow.
     let id = message.properties?.correlation_id?;
     let marks = message.application_properties?.0;
     // `$cbs` and `$management` spell the same words differently.
@@ -444,7 +427,6 @@ pub(super) fn answer(message: Message<Body<Value>>) -> Option<(String, Answer)> 
 }
 
 impl Answer {
-    /// Returns the body of a success, else the error.
     pub(super) fn result(self) -> Result<Value, BusError> {
         if (200..300).contains(&self.status) {
             return Ok(self.body);
@@ -457,7 +439,6 @@ impl Answer {
     }
 }
 
-/// Returns the end of a renewed lock, in milliseconds since 1970.
 pub(super) fn expiration(body: &Value) -> Option<i64> {
     let Value::Map(body) = body else {
         return None;

@@ -1,4 +1,5 @@
-//! Comparison of all processes: who had control of which lock when. Only this module decides what is an overlap.
+//! Comparison of all processes: who had control of which lock when. Only this module decides what is an
+//! overlap.
 
 use std::collections::BTreeMap;
 
@@ -10,15 +11,14 @@ use super::{
 };
 use crate::{EventKind, Record};
 
-/// Merges logs. `skew` (nanoseconds) is how much the wall clocks of two machines may differ; a shorter overlap between
-/// them proves nothing.
+/// Merges logs. `skew` (nanoseconds) is how much the wall clocks of two machines may differ; a shorter overlap
+/// between them proves nothing.
 #[must_use]
 pub fn merge(log: &Log, skew: i64) -> Timeline {
     let (clocks, mut notes) = Clocks::of(&log.records);
     let mut runs: BTreeMap<_, Vec<Placed<'_>>> = BTreeMap::new();
     for record in &log.records {
         let boot = boot(record);
-        // On its boot's clock, which cannot be set: only whole boots are moved against each other.
         let placed = Placed {
             at: clocks.at(&boot, record.boottime_ns),
             deadline: record.deadline_ns.map(|ns| clocks.at(&boot, ns)),
@@ -31,8 +31,8 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
     }
     let mut locks: BTreeMap<String, Draft> = BTreeMap::new();
     for ((_, boot, _, identity, pid), records) in &mut runs {
-        // Two records may have one time, so by number first; then by every field, so that the order of the lines does
-        // not matter.
+        // Two records may have one time: so by number, then by every field. The order of the lines must not
+        // matter.
         records.sort_by(|one, other| {
             let (one, other) = (one.record, other.record);
             (one.seq, one.boottime_ns, one).cmp(&(other.seq, other.boottime_ns, other))
@@ -75,7 +75,6 @@ fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
 
 #[derive(Default)]
 struct Draft {
-    // With the times at which each heard a doorbell.
     tracks: BTreeMap<(String, String), (Vec<Run>, Vec<At>)>,
     tenures: Vec<((String, String), Tenure)>,
 }
@@ -159,7 +158,7 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
             tenure
         })
         .collect();
-    // By all fields, so that the order of the files does not matter.
+    // The order of the files must not matter.
     tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.track, tenure.pid));
     conclude(&mut tenures);
     count_tokens(&mut tenures, skew);
@@ -172,19 +171,18 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
     }
 }
 
-/// Moves an unseen end to the beginning of the next tenure, if that is later than the last record: control is given
-/// only when no process of the last holder lives, and earlier records cannot contradict that.
+/// Moves an unseen end to the beginning of the next tenure, which required that no process of the last holder
+/// lived.
 fn conclude(tenures: &mut [Tenure]) {
     for at in 0..tenures.len() {
         let lived = tenures[at].lived;
-        // Not always the very next one: it may have begun while this one certainly lived, which is an overlap and no
-        // end.
+        // A tenure that began while this one certainly lived is an overlap and no end.
         let next = tenures[at + 1..]
             .iter()
             .map(|next| next.from)
             .find(|from| *from >= lived);
         if let (End::Unseen { by, known_by }, Some(next)) = (&mut tenures[at].end, next)
-            // An earlier deadline stays: the guardian enforces it, so it is no guess.
+            // The guardian enforces an earlier deadline: it is no guess.
             && by.is_none_or(|by| next < by)
         {
             (*by, *known_by) = (Some(next), KnownBy::Next);
@@ -202,7 +200,7 @@ fn count_tokens(tenures: &mut [Tenure], skew: i64) {
         match greatest {
             Some((earlier, of)) if earlier >= token => {
                 let (before, after) = (&tenures[of], &tenures[at]);
-                // Between machines the order is unknown, unless their clocks cannot differ so much.
+                // Between machines the order is known only beyond the clocks' difference.
                 if before.boot == after.boot || after.from - before.from > skew {
                     tenures[at].violations.push(Violation::Token { earlier });
                 }
@@ -244,7 +242,7 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
         living.retain(|other| tenures[*other].lived > tenure.from);
         for &other in &living {
             let earlier = &tenures[other];
-            // How far one clock would have to be off for one tenure to end before the other began.
+            // How far one clock would have to be off for no overlap.
             let off = (earlier.lived - tenure.from).min(tenure.lived - earlier.from);
             overlaps.push(Overlap {
                 of: (other, at),

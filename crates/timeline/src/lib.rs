@@ -3,11 +3,11 @@
 //! ```text
 //! files ─ read ─▶ records ─ clocks ─▶ one time axis ─ tenures ─▶ judge ─▶ Timeline ─▶ text | JSON | SVG
 //! ```
-//! All of it is pure: it uses no clock, no store and no process, and the order of the logs does not matter.
+//! All of it is pure, and the order of the logs does not matter.
 //!
-//! Times are nanoseconds since 1970 on one axis. Events of one machine are ordered by its boot's clock, which never
-//! jumps; between machines only wall clocks can be compared. So each boot gets one distance to the wall clock, the one
-//! that most of its records agree on, and setting a clock in between changes nothing.
+//! Times are nanoseconds since 1970 on one axis. Events of one machine are ordered by its boot's clock, which
+//! never jumps; between machines only wall clocks can be compared. So each boot gets one distance to the wall
+//! clock, the median of its records': setting a clock in between changes nothing.
 
 mod judge;
 pub mod record;
@@ -38,7 +38,7 @@ impl Log {
     }
 }
 
-/// Parses texts, each with its name. A record in several of them (a log and its copy) counts once.
+/// Parses texts, each with its name. A record in several of them counts once.
 #[must_use]
 pub fn read<'a>(texts: impl IntoIterator<Item = (&'a str, &'a [u8])>) -> Log {
     let mut log = Log::default();
@@ -65,7 +65,7 @@ fn record(line: &[u8]) -> Option<Record> {
     if let Ok(record) = serde_json::from_slice(line) {
         return Some(record);
     }
-    // Half a line of a process that was killed, followed by a line of another.
+    // Half a line of a killed process, followed by a line of another.
     let begin = line.windows(5).rposition(|part| part == b"{\"v\":")?;
     serde_json::from_slice(&line[begin..])
         .ok()
@@ -88,13 +88,9 @@ pub struct Timeline {
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Lock {
     name: String,
-    /// Instances, by first appearance.
     tracks: Vec<Track>,
-    /// Tenures, by beginning.
     tenures: Vec<Tenure>,
-    /// Times between two tenures without a holder.
     gaps: Vec<Gap>,
-    /// Times with two holders.
     overlaps: Vec<Overlap>,
 }
 
@@ -115,13 +111,11 @@ struct Track {
     rings: Vec<At>,
 }
 
-/// One process of an instance.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Run {
     pid: u32,
     from: At,
     to: At,
-    /// Exit status, if its last record has one.
     exit: Option<i32>,
     done: bool,
 }
@@ -129,27 +123,22 @@ struct Run {
 /// One stretch of control.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Tenure {
-    /// Number of the track.
     track: usize,
     pid: u32,
     /// The boot, and so the clock, of its times.
     boot: String,
     token: Option<u64>,
-    /// When it reported control.
     from: At,
-    /// Last moment at which a process of it certainly or possibly lived: the tree's end, or the last record if its end
-    /// was not seen.
+    /// Last moment at which a process of it possibly lived: the tree's end, or the last record.
     lived: At,
     end: End,
     cause: Option<String>,
-    /// The last deadline in its records.
     deadline: Option<At>,
     drains: Vec<(At, At)>,
     doubts: Vec<(At, At)>,
     hangs: Vec<At>,
     /// Whether it reports a possible overlap itself.
     confessed: bool,
-    /// Rules that it broke, even if no other instance had control.
     violations: Vec<Violation>,
 }
 
@@ -158,7 +147,7 @@ struct Tenure {
 enum Violation {
     /// The token is not greater than that of an earlier tenure.
     Token { earlier: u64 },
-    /// The command's deadline is not before the lease's end, but this much after it.
+    /// The command's deadline is this much after the lease's end.
     Deadline { after: At },
     /// A process of its command lived this much longer than the lease.
     Outlived { by: At },
@@ -173,7 +162,7 @@ enum End {
     Over(At),
     /// Not in the logs: the instance was killed, its machine died, or it goes on.
     Unseen {
-        /// Latest end: at the deadline, or when the next tenure began. `None` if unknown.
+        /// Latest end: at the deadline, or when the next tenure began.
         by: Option<At>,
         known_by: KnownBy,
     },
@@ -184,7 +173,7 @@ enum End {
 enum KnownBy {
     /// The guardian ends the command at the deadline.
     Deadline,
-    /// The next tenure began, which requires that no process of the last one lives.
+    /// The next tenure began: no process of the last one lived.
     Next,
     /// A later record of the same process.
     Itself,
@@ -197,7 +186,6 @@ impl Tenure {
         matches!(self.end, End::Unseen { .. })
     }
 
-    /// Returns the end, as far as it is known.
     #[must_use]
     fn to(&self) -> At {
         match self.end {
@@ -207,36 +195,31 @@ impl Tenure {
     }
 }
 
-/// Span without a holder.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Gap {
-    /// Number of the tenure before it.
     after: usize,
     from: At,
     to: At,
-    /// Whether the end before it was not seen, so that the gap may have begun earlier.
+    /// Whether the end before it was not seen, so that it may have begun earlier.
     at_least: bool,
 }
 
-/// Span with two holders.
 #[derive(Clone, Debug, PartialEq, Eq)]
 struct Overlap {
     /// Numbers of the tenures, the earlier one first.
     of: (usize, usize),
     from: At,
     to: At,
-    /// Whether it proves nothing: two machines, and no longer than their clocks may differ.
+    /// Whether it proves nothing: two machines, within the difference of their clocks.
     within_skew: bool,
 }
 
-// Two records of one boot that disagree by more were written before and after the clock was set: a slow writer takes
-// less.
+// Two records of one boot that disagree by more were written before and after the clock was set.
 const STEP: u64 = 250_000_000;
 
 /// Machine of a boot, and each record's moment with its distance to the wall clock.
 type Readings<'a> = (&'a str, Vec<(u64, i64)>);
 
-/// Identifies the clock of a record's boottime.
 fn boot(record: &Record) -> String {
     if record.boot_id.is_empty() {
         // At least the times of one process agree.
@@ -269,7 +252,7 @@ impl Clocks {
         let mut clocks = Clocks::default();
         let mut notes = Vec::new();
         for (boot, (host, mut all)) in said {
-            // By the boot's own clock: steps are between neighbours.
+            // Steps are between neighbours on the boot's clock.
             all.sort_unstable();
             let steps: Vec<i64> = all
                 .windows(2)
@@ -294,7 +277,6 @@ impl Clocks {
         (clocks, notes)
     }
 
-    /// Converts a moment of this boot to the common axis.
     fn at(&self, boot: &str, boottime_ns: u64) -> At {
         let distance = self.distances.get(boot).copied().unwrap_or(0);
         signed(boottime_ns).saturating_add(distance).max(0)

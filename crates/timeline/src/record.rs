@@ -1,6 +1,6 @@
-//! Format of the event log: the fields and words of a line. The man page is made from these lists.
+//! Format of the event log. The man page is made from these lists.
 //!
-//! A field's name or meaning never changes; readers ignore new fields that they do not know.
+//! A field's name or meaning never changes; readers ignore fields that they do not know.
 
 use serde::{Deserialize, Serialize};
 use time::OffsetDateTime;
@@ -19,23 +19,27 @@ documented! {
     struct Record {
         v: u32 = "the version of the format: 1",
         time: String = "when it happened by the wall clock (RFC 3339, UTC, milliseconds): for people",
-        boottime_ns: u64 = "the same in nanoseconds of CLOCK_BOOTTIME, which never jumps and counts while the machine sleeps: what happened on one machine is ordered by it",
+        boottime_ns: u64 = "the same in nanoseconds of CLOCK_BOOTTIME, which never jumps and counts while the machine \
+            sleeps: what happened on one machine is ordered by it",
         #[serde(default)]
         boot_id: String = "which boot boottime_ns counts from (/proc/sys/kernel/random/boot_id)",
         host: String = "the machine's name",
         identity: String = "the instance's identity (--identity)",
         pid: u32 = "the supervisor's process",
         #[serde(default)]
-        run: u64 = "when that process began, in nanoseconds of CLOCK_BOOTTIME: parts two runs that had the same process id",
+        run: u64 = "when that process began, in nanoseconds of CLOCK_BOOTTIME: parts two runs that had the same \
+            process id",
         #[serde(default)]
         seq: u64 = "the number of the line within its run, from 0: a number that is missing is a line that was lost",
         lock: String = "the lock's address; with --slots that of the slot",
         event: EventKind = "what happened: see below",
         ;
         token: u64 = "the fencing token of the tenure",
-        deadline: String = "until when the command may live if nothing more is heard of the lease, by the wall clock; left out for a lock without a deadline",
+        deadline: String = "until when the command may live if nothing more is heard of the lease, by the wall clock; \
+            left out for a lock without a deadline",
         deadline_ns: u64 = "the same in nanoseconds of CLOCK_BOOTTIME",
-        expires_ns: u64 = "when the lease runs out if nothing more is heard of it, counted on the same clock from before the request that the store granted last: another instance may be given control from then on",
+        expires_ns: u64 = "when the lease runs out if nothing more is heard of it, counted on the same clock from \
+            before the request that the store granted last: another instance may be given control from then on",
         cause: String = "the reason",
         holder: String = "the identity of the instance that has control",
         command_pid: i32 = "the command's main process",
@@ -45,7 +49,11 @@ documented! {
         message_id: String = "of work: the message's id in the queue",
         session_id: String = "of work --sessions: the session that it belongs to",
         attempt: u32 = "which attempt of it this was, from 1",
-        outcome: String = "what became of it: completed, retried (it comes again after a delay), dead-lettered (moved to the poison or dead-letter queue), failed (deleted before its command started, which did not succeed), released (given back as it was), expired (gone before it was settled: its time to live had ended, or its queue was deleted), lost (its lock, or that was in doubt), unconfirmed (settled, but the queue did not confirm it: it may come again), unsettled (the queue refused: it comes again)",
+        outcome: String = "what became of it: completed, retried (it comes again after a delay), dead-lettered (moved \
+            to the poison or dead-letter queue), failed (deleted before its command started, which did not succeed), \
+            released (given back as it was), expired (gone before it was settled: its time to live had ended, or its \
+            queue was deleted), lost (its lock, or that was in doubt), unconfirmed (settled, but the queue did not \
+            confirm it: it may come again), unsettled (the queue refused: it comes again)",
         duration_ms: u64 = "for how many milliseconds its command ran",
         renewals: u32 = "how often its lock was renewed",
     }
@@ -59,7 +67,7 @@ macro_rules! words {
         )]
         pub enum EventKind {
             $(#[doc = $meaning] #[serde(rename = $word)] $variant,)*
-            /// Event of a later version, unknown to this one.
+            /// Event of a later version.
             #[default]
             #[serde(other)]
             Other,
@@ -85,7 +93,8 @@ macro_rules! words {
 
 words! {
     Competing "competing" "the instance has begun to compete for the lock, or does so again",
-    Standby "standby" "another instance is in control, or the lock is not available yet: holder and token, where they are known",
+    Standby "standby" "another instance is in control, or the lock is not available yet: holder and token, where they \
+        are known",
     Holding "holding" "the instance has got control: token",
     Rang "rang" "the holder's doorbell was heard, and the lock is looked at: cause",
     Starting "starting" "the command is being started: token, deadline, expires_ns",
@@ -113,15 +122,18 @@ words! {
     LeftToRunOut "left-to-run-out" "the lease could not be given back and runs out by itself: cause",
     Overlap "overlap" "the command may have run beside another holder's",
     CoolingDown "cooling-down" "the instance does not compete for a while: cause",
-    Cordoned "cordoned" "this machine is about to be disturbed, and the instance does not compete until that is over: cause",
-    Unfit "unfit" "this machine is not fit to take control (--if), and the instance does not compete until it is: cause",
+    Cordoned "cordoned" "this machine is about to be disturbed, and the instance does not compete until that is over: \
+        cause",
+    Unfit "unfit" "this machine is not fit to take control (--if), and the instance does not compete until it is: \
+        cause",
     Done "done" "the instance ends: cause, exit, overlap",
     Working "working" "a worker has begun to take messages; the lock is the queue's address",
-    Message "message" "work on a message has ended: message_id, session_id, attempt, outcome, cause, command_exit, duration_ms, renewals, overlap",
+    Message "message" "work on a message has ended: message_id, session_id, attempt, outcome, cause, command_exit, \
+        duration_ms, renewals, overlap",
 }
 
 impl EventKind {
-    /// Returns whether control changes hands with it, or may: such a line must be on the disk before the next.
+    /// Returns whether control may change hands: such a line must be on the disk before the next.
     #[must_use]
     pub fn changes_control(self) -> bool {
         matches!(
@@ -156,7 +168,7 @@ pub fn spelt(unix_ns: i64) -> String {
     )
 }
 
-/// Parses the output of [`spelt`], or any other RFC 3339, as nanoseconds since 1970.
+/// Parses any RFC 3339 as nanoseconds since 1970.
 #[must_use]
 pub fn read(text: &str) -> Option<i64> {
     let at = OffsetDateTime::parse(text, &Rfc3339).ok()?;

@@ -1,7 +1,5 @@
-//! Picture of a timeline: one track for each instance, tenures as bars with their tokens, and all that deserves a
-//! question in a review: gaps, overlaps, unseen ends. One SVG without script or font.
-//!
-//! Every overlap must be visible: what would be too narrow is drawn wider.
+//! Picture of a timeline, as one SVG without script or font. Every overlap must be visible: what would be too
+//! narrow is drawn wider.
 
 mod canvas;
 
@@ -23,9 +21,9 @@ const THIN: f64 = 2.0;
 // Least and greatest width of the names.
 const NAMES: (f64, f64) = (90.0, 260.0);
 
-// Colours of the tracks, in turn. The first six differ by 11 or more in CIELAB, also for people who lack one kind of
-// cone (simulated after Machado, Oliveira and Fernandes, 2009), and white text is readable on each. Red is for
-// overlaps, amber for doubt.
+// Colours of the tracks, in turn. The first six differ by 11 or more in CIELAB, also for people who lack one
+// kind of cone (simulated after Machado, Oliveira and Fernandes, 2009). White text is readable on each. Red is
+// for overlaps, amber for doubt.
 const COLOURS: &[&str] = &[
     "#1769aa", "#9a6a1e", "#b0568f", "#0f8a6a", "#4a5563", "#5b4bb5", "#7a8a1f", "#2f8fb8",
 ];
@@ -94,7 +92,6 @@ fn summary(timeline: &Timeline) -> String {
     )
 }
 
-/// Draws one lock from `top` on; returns where it ends.
 fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     let names: Vec<String> = lock.tracks.iter().map(name).collect();
     let longest = lock
@@ -105,7 +102,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     let axis = Axis::new(first(lock), last(lock), left, WIDTH - RIGHT - left);
     let tracks = top + HEAD;
     let bottom = tracks + lock.tracks.len() as f64 * TRACK;
-    // The background goes first: in SVG the order of elements is the only layering.
+    // First: in SVG the order of elements is the only layering.
     head(canvas, lock, top);
     for at in (0..lock.tracks.len()).step_by(2) {
         let y = tracks + at as f64 * TRACK;
@@ -136,14 +133,13 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
     hand_overs(canvas, lock, &axis, tracks);
     for tenure in &lock.tenures {
         let y = tracks + tenure.track as f64 * TRACK + (TRACK - BAR) / 2.0;
-        // Shows who took over from whom.
         let colour = colour(tenure.track);
         strip(canvas, tenure, &axis, tracks - STRIP - 8.0, colour);
         bar(canvas, tenure, &axis, y, colour, &names[tenure.track]);
     }
     for overlap in &lock.overlaps {
         let (x, wide) = stretch(&axis, overlap.from, overlap.to);
-        // An overlap of a millisecond must be visible on a picture of a week.
+        // A millisecond must be visible on a picture of a week.
         let (x, wide) = if wide < 4.0 {
             (x - 1.0, 4.0)
         } else {
@@ -168,7 +164,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, top: f64) -> f64 {
         if !overlap.within_skew {
             let text = format!("overlap {length}");
             let half = text_width(&text, 12.0) / 2.0;
-            // The label of an overlap at the edge must not be cut off.
+            // The label must not be cut off at the edge.
             let middle = (x + wide / 2.0).clamp(left + half, WIDTH - RIGHT - half);
             let more = r#"class="bad" font-weight="700" text-anchor="middle""#;
             canvas.text((middle, tracks - STRIP - 13.0), 12.0, more, &text);
@@ -285,7 +281,7 @@ fn presence(canvas: &mut Canvas, track: &Track, axis: &Axis, y: f64, left: f64) 
     }
 }
 
-/// Draws a tenure in the strip above the tracks, for the lock as a whole.
+/// Draws a tenure in the strip above the tracks.
 fn strip(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str) {
     let (x, wide) = stretch(axis, tenure.from, tenure.to());
     let (_, seen) = stretch(axis, tenure.from, tenure.lived);
@@ -326,7 +322,6 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
     }
     let more = format!(r#"fill="{colour}" rx="{round:.1}""#);
     canvas.rect((x, y), (wide, BAR), &more, &title);
-    // A drain is a part of the tenure, with the lease still held.
     for (from, to) in &tenure.drains {
         let (x, wide) = stretch(axis, *from, *to);
         canvas.rect(
@@ -344,7 +339,7 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
     for at in &tenure.hangs {
         hung(canvas, (axis.x(*at), y));
     }
-    // Leaves room for the cross of an unseen end.
+    // Room for the cross of an unseen end.
     let taken = if unseen { 12.0 } else { 0.0 };
     let label = fitting(&token, 12.0, wide - 6.0 - taken);
     let low = y + BAR / 2.0 + 4.3;
@@ -377,7 +372,6 @@ fn bar(canvas: &mut Canvas, tenure: &Tenure, axis: &Axis, y: f64, colour: &str, 
     }
 }
 
-/// Draws the mark of a last record.
 fn cross(canvas: &mut Canvas, middle: (f64, f64), title: &str) {
     let (left, right) = (middle.0 - 4.5, middle.0 + 4.5);
     let (top, low) = (middle.1 - 4.5, middle.1 + 4.5);
@@ -403,7 +397,6 @@ fn bell(canvas: &mut Canvas, middle: (f64, f64)) {
     canvas.path(&d, more, "heard the holder's doorbell");
 }
 
-/// Draws the mark of a hung command: a diamond on the upper edge of its bar.
 fn hung(canvas: &mut Canvas, middle: (f64, f64)) {
     let (x, y) = middle;
     let d = format!("M{:.1} {y:.1}l5.5 -6.5l5.5 6.5l-5.5 6.5Z", x - 5.5);

@@ -3,7 +3,6 @@
 use super::{At, End, KnownBy, Tenure, Violation};
 use crate::{EventKind, Record};
 
-/// A record with its place on the common axis.
 #[derive(Clone, Debug)]
 pub(super) struct Placed<'a> {
     pub(super) record: &'a Record,
@@ -12,10 +11,8 @@ pub(super) struct Placed<'a> {
     pub(super) expires: Option<At>,
 }
 
-/// A tenure with its lock.
 pub(super) type Found = (String, Tenure);
 
-/// Returns the tenures of one process; `records` are in order and from one boot.
 pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
     let mut found = Vec::new();
     let mut open: Option<Open> = None;
@@ -41,7 +38,7 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
                 } else if placed.record.overlap == Some(true)
                     && let Some((_, tenure)) = found.last_mut()
                 {
-                    // Reported after its tenure was closed: it is about the last one.
+                    // Reported after its tenure was closed.
                     tenure.confessed = true;
                 }
             }
@@ -53,8 +50,7 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
             EventKind::Released | EventKind::LeftToRunOut => {
                 if let Some(mut open) = open.take() {
                     open.takes(placed);
-                    // The tree's end, not the lease's: from then on no process of it could overlap with another
-                    // holder's.
+                    // The tree's end, not the lease's: later no process of it could overlap.
                     let over = open.gone.unwrap_or(placed.at).min(placed.at);
                     let end = if placed.record.event == EventKind::Released {
                         open.gives_back();
@@ -76,17 +72,15 @@ pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
     found
 }
 
-/// A tenure whose end was not read yet.
 struct Open {
     lock: String,
     tenure: Tenure,
     last: At,
-    /// When no process of its command lived any more.
     gone: Option<At>,
     /// Whether its command was started, and not seen to end.
     runs: bool,
     expires: Option<At>,
-    /// Number of its last record; `None` once one is missing, because no rule can be checked then.
+    /// Number of its last record; `None` once one is missing: no rule can be checked then.
     number: Option<u64>,
     draining: Option<At>,
     doubting: Option<At>,
@@ -128,7 +122,7 @@ impl Open {
     fn takes(&mut self, placed: &Placed<'_>) {
         let at = placed.at;
         self.last = self.last.max(at);
-        // A record may have none, and the last deadline still binds the guardian.
+        // Without a new one, the last deadline still binds the guardian.
         self.tenure.deadline = placed.deadline.or(self.tenure.deadline);
         self.number = self
             .number
@@ -136,7 +130,6 @@ impl Open {
             .map(|_| placed.record.seq);
         self.counts(placed);
         match placed.record.event {
-            // After a restart a process of it lives again.
             EventKind::Starting | EventKind::CommandStarted => {
                 self.gone = None;
                 self.runs = true;
@@ -171,7 +164,6 @@ impl Open {
         }
     }
 
-    /// Compares the deadline with the lease's expiry.
     fn counts(&mut self, placed: &Placed<'_>) {
         self.expires = placed.expires.or(self.expires);
         if let (Some(deadline), Some(expires)) = (placed.deadline, placed.expires)
@@ -182,7 +174,6 @@ impl Open {
         }
     }
 
-    /// Records that no process of the command lived after this moment.
     fn ran_until(&mut self, at: At) {
         if let Some(expires) = self.expires
             && self.runs
@@ -222,10 +213,10 @@ impl Open {
         (self.lock, self.tenure)
     }
 
-    /// Closes a tenure without a record of the lease's end. `later` is the time of a record that implies no control.
+    /// Closes a tenure without a record of the lease's end. `later` is the time of a record that implies no
+    /// control.
     fn close(self, later: Option<At>) -> Found {
         match (self.gone, later) {
-            // Whatever happened to its lease.
             (Some(gone), _) => self.end(End::Over(gone), gone),
             (None, Some(later)) => {
                 let lived = self.last.min(later);

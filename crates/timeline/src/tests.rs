@@ -78,7 +78,6 @@ impl Pen {
         self
     }
 
-    /// Writes a whole tenure: drained for half a second, released a moment after its end.
     fn tenure(&mut self, from: u64, to: u64, token: u64) -> &mut Pen {
         self.holds(from, token)
             .word(from, EventKind::Starting)

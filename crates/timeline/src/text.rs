@@ -39,15 +39,22 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "locks.tenures",
-        "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an unseen end: deadline, next, itself, or null), seen_until (the last moment at which it is known to have been there), deadline, cause, drains and doubts (pairs of times), hangs (when its command was found not to work any more: --watchdog, --health), overlap (it reports that it cannot exclude one), violations (the rules that it broke: a token that is not greater than an earlier one, a deadline that does not end before the lease, a command that outlived the lease, a lease that was given back before the command's tree was empty)",
+        "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an unseen end: \
+         deadline, next, itself, or null), seen_until (the last moment at which it is known to have been there), \
+         deadline, cause, drains and doubts (pairs of times), hangs (when its command was found not to work any more: \
+         --watchdog, --health), overlap (it reports that it cannot exclude one), violations (the rules that it broke: \
+         a token that is not greater than an earlier one, a deadline that does not end before the lease, a command \
+         that outlived the lease, a lease that was given back before the command's tree was empty)",
     ),
     (
         "locks.gaps",
-        "times without a holder: from, to, seconds, at_least (the end before it was not seen: it may have begun earlier)",
+        "times without a holder: from, to, seconds, at_least (the end before it was not seen: it may have begun \
+         earlier)",
     ),
     (
         "locks.overlaps",
-        "when two had: tokens, identities, from, to, seconds, within_skew (on two machines and not longer than --skew: not counted)",
+        "when two had: tokens, identities, from, to, seconds, within_skew (on two machines and not longer than --skew: \
+         not counted)",
     ),
 ];
 
@@ -104,7 +111,6 @@ fn conclusion(timeline: &Timeline) -> String {
     text
 }
 
-/// Returns a track's identity, with the machine unless the identity has that.
 pub(super) fn name(track: &Track) -> String {
     if track.identity.contains(&track.host) {
         track.identity.clone()
@@ -113,7 +119,7 @@ pub(super) fn name(track: &Track) -> String {
     }
 }
 
-/// Returns the name on one line: a name in a log must not control a terminal, or look like trafficcop's output.
+/// Returns the name on one line, which must not control a terminal, or look like trafficcop's output.
 fn plain_name(track: &Track) -> String {
     plain(&name(track))
 }
@@ -165,7 +171,6 @@ fn table(text: &mut String, lock: &Lock) {
     );
     let mut day = String::new();
     for (at, tenure) in lock.tenures.iter().enumerate() {
-        // In each line it would push the times out of a terminal.
         let today = date(tenure.from);
         if today != day {
             let _ = writeln!(text, "{today} (UTC)");
@@ -207,7 +212,6 @@ fn table(text: &mut String, lock: &Lock) {
                 broken(*violation)
             );
         }
-        // Once, below both.
         for overlap in lock.overlaps.iter().filter(|overlap| overlap.of.1 == at) {
             let other = &lock.tenures[overlap.of.0];
             let (word, comment) = if overlap.within_skew {
@@ -444,7 +448,7 @@ fn word(known_by: KnownBy) -> Option<&'static str> {
         KnownBy::Deadline => Some("deadline"),
         KnownBy::Next => Some("next"),
         KnownBy::Itself => Some("itself"),
-        // `null`, because programs test whether there is any evidence.
+        // Programs test whether there is any evidence.
         KnownBy::Nothing => None,
     }
 }

@@ -1,5 +1,3 @@
-//! Tests of how the sources of an account combine. The secrets are made up.
-
 use std::collections::HashMap;
 
 use super::*;
@@ -148,7 +146,7 @@ fn sources_that_agree_overlap() {
     assert!(resolve(&both, false, Some(url)).is_ok());
     let with_sas = format!("{url}?{A_SAS}");
     assert!(resolve(&[(ACCOUNT, "myacct"), (SAS, A_SAS)], false, Some(&with_sas)).is_ok());
-    // Settings for another account are not about a URL with its own SAS.
+    // A URL with its own SAS needs no other account.
     let account = resolve(
         &[(ACCOUNT, "otheracct"), (KEY, SECRET)],
         false,
@@ -156,7 +154,6 @@ fn sources_that_agree_overlap() {
     )
     .expect("an account");
     assert_eq!((account.kind(), account.name()), ("SAS", Some("myacct")));
-    // An empty variable counts as unset.
     assert!(
         resolve(
             &[(ACCOUNT, "myacct"), (KEY, SECRET), (SAS, " ")],

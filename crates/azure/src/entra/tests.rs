@@ -32,7 +32,6 @@ async fn make(entra: &Entra, limit: Duration) -> Result<(), String> {
     made.map(drop).map_err(|error| error.to_string())
 }
 
-/// Counts the threads of this process that read a token's file.
 fn readers() -> usize {
     let threads = fs::read_dir("/proc/self/task").expect("our threads");
     let name = |thread: fs::DirEntry| fs::read_to_string(thread.path().join("comm")).ok();
@@ -58,7 +57,6 @@ async fn hanging_token_file_blocks_one_thread_for_any_number_of_requests() {
         asks_in_vain().await;
     }
     assert_eq!(readers(), 1);
-    // The mount answers again.
     let renewed = directory.path().join("renewed");
     fs::write(&renewed, "t0k3n").expect("a file");
     fs::rename(&renewed, &file).expect("ours");

@@ -1,16 +1,12 @@
 //! Azure storage queues as a [`Queue`], and their names and URLs by Azure's rules.
 //!
-//! **A lock** is a message's visibility timeout, and its key a *pop receipt*, which every update replaces; see
-//! `storage/lock.rs`.
+//! **One second more.** The service reports the ends of locks in whole seconds, and may keep them no more
+//! precisely. So trafficcop requests one second more than it counts on.
 //!
-//! **One second more.** The service reports the ends of locks in whole seconds, and nothing promises that it keeps them
-//! more precisely. So trafficcop requests one second more than it counts on.
-//!
-//! **A message that expires** is gone for all workers, which differs from a lost one: its command may finish. Azure
-//! locks a message beyond its expiry when a worker takes it, and never by a renewal. So a message taken less than one
-//! lock before it expires is never renewed: no other worker can get it. One that was taken earlier is held until the
-//! end of the last lock that the service grants, and its command is stopped before that: another worker can get the
-//! message in the rest of its time.
+//! **A message that expires** is gone for all workers: its command may finish. Azure locks a message beyond its
+//! expiry only when a worker takes it, never by a renewal. So a message taken less than one lock before it
+//! expires is never renewed. One taken earlier is held until the end of the last lock that the service grants,
+//! and its command is stopped before that.
 
 mod client;
 mod lock;
@@ -33,14 +29,14 @@ use trafficcop_core::clock::Instant;
 
 // The service's longest visibility timeout.
 const LONGEST: Duration = Duration::from_secs(7 * 24 * 3600);
-// The shortest lock: less leaves no time to renew it.
+// Less leaves no time to renew it.
 const SHORTEST: Duration = Duration::from_secs(2);
 // The most that rounding to whole seconds takes away.
 const GRAIN: Duration = Duration::from_secs(1);
 // Azure refuses a greater number (400).
 const MOST: usize = 32;
 
-// Id of a message that never exists, to test the right to update.
+// Id of a message that never exists.
 const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 
 /// Settings of a storage queue.
@@ -48,11 +44,11 @@ const NOBODY: &str = "00000000-0000-0000-0000-000000000000";
 pub struct Config {
     /// The queue.
     pub target: Target,
-    /// The account ([`Account::find_queue`]) with its credential.
+    /// The account ([`Account::find_queue`]).
     pub account: Account,
-    /// Lock duration of a message; whole seconds, 2 s to 7 days.
+    /// Lock duration: whole seconds, 2 s to 7 days.
     pub lock_time: Duration,
-    /// Encoding of the senders; `None` passes the text on unchanged.
+    /// Encoding of the senders; `None` passes the text on.
     pub encoding: Option<Encoding>,
     /// The largest body that a command gets, in bytes.
     pub max_body: usize,
@@ -80,11 +76,9 @@ pub enum OpenError {
 pub struct StorageQueue {
     service: Arc<Service>,
     encoding: Option<Encoding>,
-    /// Whether the log has the warning about text that may be base64.
     warned: AtomicBool,
     max_body: usize,
     create: bool,
-    /// Whether taking has succeeded before.
     proven: AtomicBool,
     deleted: AtomicBool,
     account: Account,
@@ -97,7 +91,7 @@ impl StorageQueue {
         if !(SHORTEST..=LONGEST).contains(&asked) || asked.subsec_nanos() != 0 {
             return Err(OpenError::LockTime(asked));
         }
-        // At the service's own limit there is no second to add, so trafficcop counts on one less.
+        // At the service's own limit there is no second to add.
         let hidden = (asked + GRAIN).min(LONGEST);
         let poison = config.target.poison(config.poison.as_deref())?;
         let options = config.account.client_options();
@@ -109,7 +103,7 @@ impl StorageQueue {
                 .map_err(|error| OpenError::Address(error.why()))
         };
         let (name, client) = connect(config.target.queue())?;
-        // A SAS for the one queue only shows when the first message is dead-lettered.
+        // A SAS for the one queue fails only when the first message is dead-lettered.
         let (poison_name, poison) = connect(&poison)?;
         Ok(StorageQueue {
             service: Arc::new(Service {
@@ -165,7 +159,7 @@ impl StorageQueue {
             attempt: told.attempt,
             t0,
             lock_time: self.service.lock_time,
-            // This worker set the lock duration, so it need not trust another machine's clock.
+            // This worker set the lock duration: no other machine's clock matters.
             first_renewal: None,
             body: encoding.read(&told.text, self.max_body),
             about: About {
@@ -173,7 +167,7 @@ impl StorageQueue {
                 ..told.about.clone()
             },
             id: told.id.clone(),
-            // The core counts with the same end: before that no other worker has the message.
+            // The core counts with the same end.
             lock: Arc::new(Held::new(
                 Arc::clone(&self.service),
                 told,
@@ -216,15 +210,15 @@ impl Queue for StorageQueue {
             }
             Err(error) => return Err(told(error, Operation::LookAtQueue)),
         }
-        // Without the right to update, no lock could be renewed: each message would be taken, its command killed at the
-        // end of the first lock, and all of them would end in the poison queue.
+        // Without the right to update, each command would be killed at the end of its first lock, and all
+        // messages would end in the poison queue.
         match client.update(NOBODY, NOBODY, 0, give_up_at).await {
             Err(
                 error @ ServiceError::Answer {
                     status: 401 | 403, ..
                 },
             ) => Err(told(error, Operation::Update)),
-            // 404 is the good answer: the right exists, the message does not.
+            // 404 is the good answer: the right exists.
             _ => Ok(()),
         }
     }
@@ -233,7 +227,7 @@ impl Queue for StorageQueue {
         let Service {
             client, seconds, ..
         } = &*self.service;
-        // Before the request: the service cannot have begun to count earlier.
+        // Before the request: the service cannot have begun earlier.
         let t0 = Instant::now();
         let told = client.take(most.min(MOST), *seconds, give_up_at).await;
         let deleted = matches!(&told, Err(error) if is_deleted(error));
@@ -278,7 +272,8 @@ pub enum TargetError {
     Name(String),
     /// The name is too long with `-poison` added.
     #[error(
-        "the queue's name is {0} characters long, so '-poison' does not fit behind it (63 at most): name a poison queue with --poison-queue"
+        "the queue's name is {0} characters long, so '-poison' does not fit behind it (63 at most): name a poison \
+         queue with --poison-queue"
     )]
     Poison(usize),
     /// Dead letters would return at once.
@@ -311,7 +306,7 @@ impl Target {
             });
         }
         let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
-        // No service accepts a user name here, and it may come with a password.
+        // A user name may come with a password.
         if !url.username().is_empty() || url.password().is_some() {
             return Err(TargetError::Url("it has a user name".to_owned()));
         }
@@ -349,7 +344,7 @@ impl Target {
     /// Returns the name of the poison queue: the one `named`, else `QUEUE-poison`.
     pub fn poison(&self, named: Option<&str>) -> Result<String, TargetError> {
         let Some(name) = named else {
-            // The error names the flag, because the user did not type the name that is too long.
+            // The error names the flag: the user did not type this name.
             let name = format!("{}{POISON}", self.queue);
             return match check(&name) {
                 Ok(()) => Ok(name),
@@ -372,7 +367,7 @@ impl fmt::Debug for Target {
 
 fn address(endpoint: &Url, queue: &str) -> Url {
     let mut url = endpoint.clone();
-    // Azurite has the account's name in the path.
+    // Azurite has the account in the path.
     let base = url.path().trim_end_matches('/').to_owned();
     url.set_path(&format!("{base}/{queue}"));
     url

@@ -1,6 +1,4 @@
 //! Parsers for the name of a queue or subscription, and for a connection string of Service Bus.
-//!
-//! A slash with two possible meanings is refused where they differ.
 
 use azure_core::credentials::Secret;
 
@@ -10,10 +8,8 @@ use crate::credential::{Credential, connection_string, refuse_quotes, unknown_pa
 
 const SUBSCRIPTIONS: &str = "Subscriptions";
 const DEAD_LETTERS: &str = "$DeadLetterQueue";
-// Of Azure's public cloud.
 const SUFFIX: &str = ".servicebus.windows.net";
 
-/// A queue or a subscription, as the user names it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Typed {
     pub(super) namespace: Option<Namespace>,
@@ -43,7 +39,7 @@ impl Typed {
                 let parts: Vec<&str> = text.split('/').collect();
                 let named = |name: &str| Namespace::named(name, &what);
                 let is_subscription = |at: usize| parts[at].eq_ignore_ascii_case(SUBSCRIPTIONS);
-                // Azure allows slashes in names of queues, so `a/b` could be one queue. Here it is a queue of a
+                // Azure allows slashes in names, so `a/b` could be one queue. Here it is a queue of a
                 // namespace, and a connection string for another namespace refuses it.
                 match parts.len() {
                     1 => (None, text.to_owned()),
@@ -73,7 +69,7 @@ impl Typed {
         }
     }
 
-    /// Returns whether `path`, of a connection string, is this entity, or the topic of this subscription.
+    /// Whether `path`, of a connection string, is this entity, or the topic of this subscription.
     pub(super) fn is_of(&self, path: &str) -> bool {
         let path = path.trim_matches('/');
         let topic = self.entity.split_once('/').filter(|(_, rest)| {
@@ -85,7 +81,7 @@ impl Typed {
     }
 }
 
-/// Checks the entity's path, and spells it as Microsoft's clients do.
+/// Checks the path, and spells it as Microsoft's clients do.
 fn check(path: &str) -> Result<String, String> {
     if path.is_empty() {
         return Err("names no queue: it is QUEUE, NAMESPACE/QUEUE or sb://HOST/QUEUE".to_owned());
@@ -113,7 +109,8 @@ fn check(path: &str) -> Result<String, String> {
     }
     if !fits(path, 260) {
         return Err(
-            "is not a queue's name: at most 260 letters, digits, '.', '-', '_' and '/', beginning and ending with a letter or digit"
+            "is not a queue's name: at most 260 letters, digits, '.', '-', '_' and '/', beginning and ending with a \
+             letter or digit"
                 .to_owned(),
         );
     }
@@ -136,7 +133,8 @@ pub(super) fn scheme_is_ours(scheme: &str, what: &str) -> Result<(), AccountErro
         "sb" | "amqps" => Ok(()),
         "amqp" => Err(malformed(
             what,
-            "is for plain TCP, which only the emulator may use: write sb://, and for the emulator UseDevelopmentEmulator=true in the connection string",
+            "is for plain TCP, which only the emulator may use: write sb://, and for the emulator \
+             UseDevelopmentEmulator=true in the connection string",
         )),
         _ => Err(malformed(what, "does not begin with sb://")),
     }
@@ -150,7 +148,6 @@ pub(super) struct Namespace {
 }
 
 impl Namespace {
-    /// Parses `contoso`, or a whole host name of any cloud.
     pub(super) fn named(text: &str, what: &str) -> Result<Namespace, AccountError> {
         let host = match text.contains('.') {
             true => text.to_owned(),
@@ -159,7 +156,6 @@ impl Namespace {
         Namespace::at(&host, what)
     }
 
-    /// Parses `HOST` or `HOST:PORT`.
     pub(super) fn at(text: &str, what: &str) -> Result<Namespace, AccountError> {
         let refuse = |why: &str| Err(malformed(what, why.to_owned()));
         let (host, port) = match text.rsplit_once(':') {
@@ -192,7 +188,7 @@ impl Namespace {
         })
     }
 
-    /// Returns whether the other one is the same; a missing port here matches any.
+    /// Whether the other one is the same; a missing port here matches any.
     pub(super) fn is(&self, other: &Namespace) -> bool {
         self.host == other.host && self.port.is_none_or(|port| other.port == Some(port))
     }

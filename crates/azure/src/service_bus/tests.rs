@@ -1,5 +1,3 @@
-//! Every form of a Service Bus queue's name, and every mistake in one.
-
 use super::*;
 use crate::Auth;
 
@@ -80,7 +78,7 @@ fn connection_string_is_parsed_as_by_microsofts_clients() {
         let bus = with("jobs", &text).expect(&text);
         assert_eq!(bus.name(), name);
         assert_eq!(bus.tls.is_some(), tls, "{name}");
-        // The key ends where the part ends, and keeps its '='.
+        // The key keeps its '='.
         let Credential::Key { name, key } = &bus.credential else {
             panic!("{bus:?}");
         };
@@ -230,7 +228,6 @@ fn invalid_names_and_parts_are_refused_by_name() {
         let said = refused(entity, &[(STRING, text)], Auth::Auto);
         assert!(said.contains(word), "{entity} {text}: {said}");
     }
-    // Secrets pasted in the wrong place are not shown either.
     let pasted = format!("sb://u:{KEY}@h/jobs");
     refused(&pasted, &[], Auth::Auto);
     refused(&good, &[], Auth::Auto);

@@ -1,5 +1,4 @@
-//! Renewal of tokens, with a scripted issuer. The spans are short; the tests check what happened in which order, not
-//! how long it took.
+//! Renewal of tokens, with a scripted issuer. The spans are short, so the tests check only the order of events.
 
 use std::collections::VecDeque;
 
@@ -90,13 +89,12 @@ async fn old_token_is_served_while_the_issuer_hangs() {
     let (tokens, script) = tokens([Play::Issue("one", Duration::from_secs(20))]);
     assert_eq!(said(&tokens).await.as_deref(), Ok("one"));
     let until = tokens.left().expect("a token");
-    // Bring about half its life.
     tokens.shared.state().next = Instant::now();
     while asked(&script) < 2 {
         tokens.shared.look.notify_one();
         tokio::time::sleep(Duration::from_millis(5)).await;
     }
-    // The issuer hangs now, but no request waits for it: this one has no time.
+    // The issuer hangs now, but this request has no time.
     let token = tokens.token(Instant::now()).await.expect("the old one");
     assert_eq!(token.secret(), "one");
     assert!(until > Duration::from_secs(18) && until < Duration::from_secs(20));
@@ -111,7 +109,7 @@ async fn token_is_renewed_at_half_its_life() {
     assert_eq!(said(&tokens).await.as_deref(), Ok("one"));
     let mut seen = Vec::new();
     while seen.last().map(String::as_str) != Some("two") {
-        // Without a gap: each of these needs an answer at once.
+        // Each of these needs an answer at once.
         let token = tokens.token(Instant::now()).await;
         match token {
             Ok(token) => seen.push(token.secret().to_owned()),
@@ -123,7 +121,6 @@ async fn token_is_renewed_at_half_its_life() {
     assert_eq!(seen.first().map(String::as_str), Some("one"));
 }
 
-/// Once the token ends every request to the store fails, so an issuer that works by then must be asked by then.
 #[tokio::test]
 async fn renewal_is_tried_before_the_token_ends() {
     let (tokens, _script) = tokens([Play::Issue("one", Duration::from_secs(40))]);
@@ -145,7 +142,6 @@ async fn refusal_and_doubt_are_reported_and_retried() {
         let (tokens, script) = tokens([play, Play::Issue("one", HOUR)]);
         let none = said(&tokens).await.expect_err("no token");
         assert_eq!((none.refused, none.why.as_str()), (refused, "no"));
-        // No request waits during the pause.
         if asked(&script) == 1 {
             let again = tokens.token(late()).await;
             assert!(again.is_ok() || again.is_err_and(|none| none.why == "no"));
@@ -213,7 +209,6 @@ async fn forked_process_starts_with_the_shared_token() {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
     let theirs = tokens.in_another_process(Arc::new(Client::new(true, 2)));
-    // Its issuer hangs.
     let token = theirs.token(Instant::now()).await.expect("handed on");
     assert_eq!(token.secret(), "two");
     let shown = format!("{theirs:?} {:?}", Bearer(Arc::new(tokens)));

@@ -12,10 +12,9 @@ pub(super) struct Canvas {
     pub(super) body: String,
 }
 
-/// Estimates a text's width, more often too wide than too narrow.
+/// Estimates a text's width by a wide font, because the real one is unknown.
 pub(super) fn text_width(text: &str, size: f64) -> f64 {
     text.chars()
-        // The font is unknown, so this measures by a wide one.
         .map(|c| if c.is_ascii() { 0.56 } else { 1.05 })
         .sum::<f64>()
         * size
@@ -133,7 +132,6 @@ const STEPS: &[i64] = &[
     86_400_000,
 ];
 
-/// Scale from moments to the paper.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Axis {
     from: At,
@@ -154,14 +152,12 @@ impl Axis {
         }
     }
 
-    /// Returns the position on the paper, never off it.
     pub(super) fn x(&self, at: At) -> f64 {
         let all = (self.to - self.from) as f64;
         let part = at.saturating_sub(self.from) as f64 / all;
         self.left + part.clamp(0.0, 1.0) * self.width
     }
 
-    /// Returns the marks with their labels.
     pub(super) fn marks(&self) -> Vec<(At, String)> {
         let span = self.to - self.from;
         // The width of a label with milliseconds.
@@ -195,7 +191,6 @@ fn label(at: At, step: i64) -> String {
     part.unwrap_or_default().to_owned()
 }
 
-/// Draws the legend from `top` on; returns where it ends.
 pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
     let tenures = || timeline.locks.iter().flat_map(|lock| &lock.tenures);
     let solid = &*format!(r#"fill="{}" rx="3""#, colour(0));
@@ -206,7 +201,6 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
     let overlap = r#"class="overlap" fill-opacity=".42""#;
     let band = |more| Sample::Bands(vec![(0.0, more)]);
     let tracks = || timeline.locks.iter().flat_map(|lock| &lock.tracks);
-    // Most pictures need six of these.
     let items = [
         (true, band(solid), "in control, with its token"),
         (true, Sample::Life, "standing by"),
@@ -252,7 +246,7 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
         ),
     ];
     let items = || items.iter().filter(|(there, ..)| *there);
-    // Text widths are only estimates, and would leave uneven gaps.
+    // Widths are only estimates, and would leave uneven gaps.
     let widest = items().map(|(.., text)| text_width(text, 12.0));
     let column = widest.fold(0.0, f64::max) + 32.0 + 10.0;
     let columns = ((WIDTH - 2.0 * RIGHT) / column).floor().max(1.0) as usize;
@@ -268,7 +262,6 @@ pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 
     y + 34.0
 }
 
-/// Symbol of a legend item, 26 by 12.
 enum Sample<'a> {
     /// Rectangles on top of each other: how far down each begins; all end at the same height.
     Bands(Vec<(f64, &'a str)>),

@@ -27,7 +27,6 @@ fn played(schedules: &[Vec<(u64, u64, u8)>]) -> Vec<Pen> {
                     pen.common.pid += 1;
                     pen.common.seq = 0;
                 }
-                // The clock is set.
                 1 => {
                     pen.off += 9;
                     pen.tenure(now, now + length, token);
@@ -63,7 +62,7 @@ proptest! {
         shuffled.sort_by_key(|(_, order)| *order);
         let shuffled: Vec<&str> = shuffled.into_iter().map(|(line, _)| &**line).collect();
         let mut parts: Vec<String> = shuffled.chunks(cut + 1).map(|part| part.join("\n")).collect();
-        // A copy of a part, as of a log that was rotated while it was copied.
+        // As of a log that was rotated while it was copied.
         parts.push(parts[0].clone());
         let parts = parts.iter().map(|part| ("part", part.as_bytes()));
         prop_assert_eq!(&merge(&read(parts), SKEW), &straight);

@@ -65,7 +65,7 @@ fn overlap_between_machines_within_the_skew_is_not_counted() {
 
 #[test]
 fn setting_the_clock_changes_nothing_on_its_machine() {
-    // Set back by an hour between the two: by the wall clock the second comes first.
+    // By the wall clock the second comes first.
     let (mut one, mut two) = pair();
     one.tenure(10, 50, 1).word(52, EventKind::Done);
     one.common.run = 8;
@@ -80,7 +80,6 @@ fn setting_the_clock_changes_nothing_on_its_machine() {
         "{:?}",
         timeline.notes
     );
-    // And in the middle of a tenure.
     let (mut one, mut two) = pair();
     one.holds(10, 1).word(10, EventKind::Starting);
     one.off = 7;
@@ -108,7 +107,6 @@ fn self_reported_overlap_counts() {
         "{}",
         text(&timeline)
     );
-    // Also after the lease was left to expire.
     let mut one = Pen::new("web1", "a");
     one.tenure(10, 50, 1);
     one.says(60, EventKind::Overlap, |record| record.overlap = Some(true));

@@ -5,7 +5,6 @@ use super::*;
 fn broken(pens: &[&Pen]) -> Vec<String> {
     let timeline = told(pens);
     let all = timeline.contradictions();
-    // All outputs agree.
     assert_eq!(all.is_empty(), !text(&timeline).contains("BROKEN"));
     assert_eq!(json(&timeline)["violations"], all.len());
     assert!(!timeline.has_overlap());
@@ -26,7 +25,6 @@ fn normal_tenure_breaks_no_rule() {
     one.holds(10, 1)
         .leases(10, 140, 150)
         .word(60, EventKind::Draining)
-        // Killed at its deadline, which took a while.
         .word(145, EventKind::TreeEmpty)
         .word(146, EventKind::LeftToRunOut);
     assert_eq!(broken(&[&one]), [""; 0]);
@@ -41,7 +39,6 @@ fn token_must_be_greater_than_all_earlier_ones() {
         let all = broken(&[&one, &two]);
         assert_eq!(all.is_empty(), sound, "{token}: {all:?}");
     }
-    // Compared with all earlier ones, not only the last.
     let mut one = Pen::new("web1", "a");
     one.tenure(10, 50, 7).tenure(60, 90, 3).tenure(100, 120, 5);
     assert_eq!(broken(&[&one]).len(), 2);
@@ -82,7 +79,6 @@ fn command_must_not_outlive_its_lease() {
         .word(151, EventKind::TreeEmpty)
         .word(152, EventKind::LeftToRunOut);
     assert_one(&[&one], "lived for 0.100s after the end of its lease");
-    // No violation if it was renewed in time.
     let mut one = Pen::new("web1", "a");
     one.holds(10, 1)
         .leases(10, 140, 150)
@@ -99,7 +95,6 @@ fn lease_must_not_be_released_before_the_tree_is_empty() {
         .leases(10, 140, 150)
         .word(50, EventKind::Released);
     assert_one(&[&one], "gave the lease back before");
-    // After a restart the second run counts.
     let mut one = Pen::new("web1", "a");
     one.holds(10, 1)
         .leases(10, 140, 150)

@@ -55,7 +55,6 @@ fn key_or_sas_with_a_client_credential_needs_a_choice() {
         let emulator = [(STRING, "UseDevelopmentStorage=true"), TENANT, CLIENT, own];
         assert_eq!(kind(&emulator, Auth::Auto), "emulator key");
     }
-    // The machine's identity and the CLI's login contradict nothing.
     assert_eq!(
         kind(&[ACCT, (KEY, SECRET), CLIENT], Auth::Auto),
         "account key"
@@ -124,7 +123,6 @@ fn missing_and_bad_variables_of_a_token_source_are_named() {
         let text = said(&env, &by(auth), None);
         assert!(text.contains(words), "{env:?}: {text}");
     }
-    // A connection string needs no key if another credential is named.
     let string = string("EndpointSuffix=core.usgovcloudapi.net");
     let keyless = [(STRING, string.as_str())];
     assert!(said(&keyless, &AuthOptions::default(), None).contains("AccountKey"));

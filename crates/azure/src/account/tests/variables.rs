@@ -6,8 +6,7 @@ use crate::variables::{Role, VARIABLES, withheld};
 const ACCT: (&str, &str) = (ACCOUNT, "myacct");
 const PLACE: (&str, &str) = ("IDENTITY_ENDPOINT", "https://localhost/token");
 
-/// Documented variables of `DefaultAzureCredential` in .NET, Go, Java, JavaScript, Python and Rust, of their hosts'
-/// managed identities, and of the Azure CLI's storage commands.
+/// Documented variables of `DefaultAzureCredential` in all SDKs, managed identities, and the Azure CLI.
 const DOCUMENTED: &str = "
     AZURE_TENANT_ID AZURE_CLIENT_ID AZURE_CLIENT_SECRET AZURE_FEDERATED_TOKEN_FILE AZURE_AUTHORITY_HOST
     AZURE_CLIENT_CERTIFICATE_PATH AZURE_CLIENT_CERTIFICATE_PASSWORD AZURE_CLIENT_SEND_CERTIFICATE_CHAIN
@@ -17,7 +16,6 @@ const DOCUMENTED: &str = "
     AZURE_STORAGE_ACCOUNT AZURE_STORAGE_KEY AZURE_STORAGE_CONNECTION_STRING AZURE_STORAGE_SAS_TOKEN
     AZURE_STORAGE_AUTH_MODE AZURE_STORAGE_SERVICE_ENDPOINT AZURE_CONFIG_DIR";
 
-/// Returns the variables that a tool needs together with `name`.
 fn beside(name: &str) -> Vec<(&'static str, &'static str)> {
     match name {
         "AZURE_PASSWORD" => vec![("AZURE_USERNAME", "x")],
@@ -57,7 +55,6 @@ fn refused_variables_are_named_and_idle_ones_change_nothing() {
             Role::Idle(_) => assert_eq!(kind(&env, Auth::Auto), kind(&[ACCT], Auth::Auto)),
         }
     }
-    // A host of another kind, recognised by a missing variable.
     let said = refused(&[ACCT, PLACE], &by(Auth::Managed));
     assert!(said.contains("IDENTITY_ENDPOINT"), "{said}");
 }

@@ -1,8 +1,7 @@
-//! Requests to the queue service, and the encoding of message text: a storage queue holds text only, and senders encode
-//! everything else in base64.
+//! Requests to the queue service, and the encoding of message text.
 //!
-//! It must never retry, never accept an answer that lacks what the service always sends, and never change a text that
-//! it does not decode.
+//! It must never retry, never accept an answer that lacks what the service always sends, and never change a
+//! text that it does not decode.
 
 use azure_core::base64;
 use azure_core::http::{ClientOptions, RequestContent, Url};
@@ -21,7 +20,6 @@ use trafficcop_core::clock::Instant;
 // The default is seven days: dead letters would vanish before anyone looks.
 const FOR_EVER: i32 = -1;
 
-/// A message as the service sent it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(super) struct Received {
     pub(super) id: String,
@@ -29,9 +27,8 @@ pub(super) struct Received {
     pub(super) attempt: u32,
     pub(super) text: String,
     pub(super) about: About,
-    /// When it expires, by the service's clock.
     pub(super) expires: Option<OffsetDateTime>,
-    /// Whether it expires before its lock ends, so that no other worker can get it.
+    /// Whether it expires before its lock ends: no other worker can get it.
     pub(super) is_last: bool,
 }
 
@@ -40,7 +37,6 @@ pub(super) struct QueueApi {
 }
 
 impl QueueApi {
-    /// Creates the client; sends nothing. The URL may hold a secret.
     pub(super) fn new(queue: Url, options: &ClientOptions) -> Result<QueueApi, ServiceError> {
         let options = QueueClientOptions {
             client_options: options.clone(),
@@ -51,7 +47,6 @@ impl QueueApi {
         Ok(QueueApi { client })
     }
 
-    /// Checks that the queue exists.
     pub(super) async fn look(&self, give_up_at: Instant) -> Result<(), ServiceError> {
         let answer = limited(give_up_at, self.client.get_properties(None)).await?;
         of_the_service(answer.headers())
@@ -66,7 +61,6 @@ impl QueueApi {
         }
     }
 
-    /// Takes up to `most` messages (32 at most) that become visible again after `seconds`.
     pub(super) async fn take(
         &self,
         most: usize,
@@ -78,7 +72,7 @@ impl QueueApi {
             visibility_timeout: Some(seconds),
             ..Default::default()
         };
-        // Up to 32 messages of 64 KiB need more time on a slow line than any other request may take.
+        // Up to 32 messages of 64 KiB need more time on a slow line than other requests.
         let answer = unhurried(give_up_at, self.client.receive_messages(Some(options))).await?;
         of_the_service(answer.headers())?;
         read(answer.body().as_ref())
@@ -92,12 +86,11 @@ impl QueueApi {
         seconds: i32,
         give_up_at: Instant,
     ) -> Result<String, ServiceError> {
-        // Without a body the text stays; sending it back would cost its length at each renewal.
+        // Without a body the text stays, and need not be sent.
         let update = self.client.update_message(id, receipt, seconds, None);
         let answer = limited(give_up_at, update).await?;
         header(answer.headers(), "x-ms-popreceipt")
             .map(str::to_owned)
-            // Without a receipt no worker could renew or settle the message again.
             .ok_or_else(|| ServiceError::foreign("a pop receipt", answer.headers()))
     }
 
@@ -111,7 +104,7 @@ impl QueueApi {
         of_the_service(limited(give_up_at, delete).await?.headers())
     }
 
-    /// Puts a message with exactly this text into the queue; it never expires.
+    /// Puts a message with exactly this text; it never expires.
     pub(super) async fn put(&self, text: &str, give_up_at: Instant) -> Result<(), ServiceError> {
         let content = RequestContent::from(written(text)?);
         let options = QueueClientSendMessageOptions {
@@ -132,13 +125,13 @@ fn written(text: &str) -> Result<Vec<u8>, ServiceError> {
 }
 
 fn read(xml: &[u8]) -> Result<Vec<Received>, ServiceError> {
-    // Messages that do not parse may be locked; they return when the lock expires.
+    // Unreadable messages may be locked; they return when the lock expires.
     let list: ReceivedMessages = from_xml(escaped(xml))
         .map_err(|_| ServiceError::Silence("unknown: the messages cannot be read".to_owned()))?;
     list.items.into_iter().flatten().map(told).collect()
 }
 
-// XML readers turn literal carriage returns into line feeds, but command and poison queue must get the body unchanged.
+// XML readers turn carriage returns into line feeds, but the body must stay unchanged.
 fn escaped(xml: &[u8]) -> Vec<u8> {
     let mut bytes = Vec::with_capacity(xml.len());
     for byte in xml {
@@ -192,7 +185,6 @@ pub enum Encoding {
 }
 
 impl Encoding {
-    /// Returns the bytes of a message with this text, at most `most`.
     pub(super) fn read(self, text: &str, most: usize) -> Result<Vec<u8>, Unreadable> {
         let bytes = match self {
             Encoding::Text => text.as_bytes().to_vec(),
@@ -204,7 +196,7 @@ impl Encoding {
                 })?
             }
         };
-        // The limit is for what the command gets, not for what the sender wrote.
+        // The limit is for what the command gets.
         if bytes.len() > most {
             return Err(Unreadable {
                 reason: "TooLarge",
@@ -225,7 +217,7 @@ fn canonical(text: &str) -> Option<Vec<u8>> {
     (base64::encode(&bytes) == text).then_some(bytes)
 }
 
-/// Returns whether the text may be base64: many words of plain text are, too.
+/// Whether the text may be base64: many words of plain text are, too.
 pub(super) fn is_ambiguous(text: &str) -> bool {
     canonical(text).is_some_and(|bytes| !bytes.is_empty())
 }
@@ -326,7 +318,6 @@ mod tests {
 
     #[test]
     fn only_text_as_an_encoder_writes_it_is_base64() {
-        // Without its padding, with stray bits, of the other alphabet, with a line end.
         for text in ["aGVsbG8", "aGVsbG9=", "_-8eyJhIjoxfQ==", "aGVsbG8=\n"] {
             assert!(!is_ambiguous(text), "{text:?}");
         }

@@ -1,32 +1,30 @@
 //! Lock of one message, with the only copy of its newest pop receipt.
 //!
-//! It must never use a receipt that the service has not confirmed, never overlap two requests about one message, and
-//! never delete a message unless its copy is known to be in the poison queue.
+//! It must never use an unconfirmed receipt, never overlap two requests about one message, and never delete a
+//! message before its copy is in the poison queue.
 //!
 //! # A receipt is a compare-and-swap
-//! Every update and the delete carry the receipt that is valid now, and an update replaces it. So a request that is
-//! repeated, delayed or overtaken takes effect at most once: the first to arrive makes the others stale. Repeating is
-//! therefore safe; believing the answer to the repetition is not.
+//! Every update and the delete carry the valid receipt, and an update replaces it. So a request that is
+//! repeated, delayed or overtaken takes effect at most once. Repeating is safe; believing the answer to the
+//! repetition is not.
 //!
 //! # When an update was not answered
-//! Either the service did not carry it out: the receipt is good, and the next renewal succeeds. Or it did: then the
-//! message is hidden for longer, but the new receipt was in the lost answer and cannot be requested again. The next
-//! request is refused (400 `PopReceiptMismatch`, or sometimes 404 `MessageNotFound`), exactly as if another worker had
-//! taken the message. It is lost either way, because without a receipt nothing can be settled. But no other worker can
-//! have taken it before the end of the last lock that was *confirmed* (an update only postpones that end), so that is
-//! the `until` of [`Failure::Lost`]: the command is drained by then instead of being killed at once. A refusal that no
-//! unanswered request explains means that another client took or deleted the message; it has no `until`.
+//! If it was not carried out, the receipt is good, and the next renewal succeeds. If it was, the new receipt is
+//! lost with the answer. The next request is then refused (400 `PopReceiptMismatch`, sometimes 404
+//! `MessageNotFound`), exactly as if another worker had taken the message. Without a receipt nothing can be
+//! settled, so the message is lost. But no other worker can take it before the last *confirmed* lock ends. That
+//! is the `until` of [`Failure::Lost`]: the command is drained, not killed at once. A refusal that no
+//! unanswered request explains means that another client took or deleted the message: no `until`.
 //!
 //! # When the message is gone for all workers
-//! It expired, by the `Date` of the answer that does not find it, or its queue was deleted. That is no loss: if its
-//! last confirmed lock had not ended by then, no other worker has it or will get it. So renewals succeed from then on,
-//! and settlements have nothing left to do. A message that is not found before it expires was deleted by another
-//! client, and is lost.
+//! It expired, by the `Date` of the answer that does not find it, or its queue was deleted. That is no loss if
+//! its last confirmed lock had not ended by then: no other worker has it. So renewals succeed, and settlements
+//! have nothing left to do. A message that vanishes before it expires was deleted by another client, and is
+//! lost.
 //!
 //! # When a settlement was not answered
-//! If its repetition is refused, then the first one took effect, provided that no other worker can have the message for
-//! another reason: the last confirmed lock has not ended, and no renewal was unanswered. Otherwise the answer is:
-//! unconfirmed, neither failed nor done.
+//! If its repetition is refused, the first one took effect, provided that the confirmed lock lasts and no
+//! renewal was unanswered. Otherwise the result is unconfirmed: neither failed nor done.
 
 use std::mem::discriminant;
 use std::sync::Arc;
@@ -48,7 +46,6 @@ pub(super) struct Service {
     pub(super) client: QueueApi,
     pub(super) poison_name: String,
     pub(super) poison: QueueApi,
-    /// Visibility timeout of a message.
     pub(super) seconds: i32,
     /// The part of it that trafficcop counts on.
     pub(super) lock_time: Duration,
@@ -56,10 +53,8 @@ pub(super) struct Service {
 
 pub(super) struct Held {
     service: Arc<Service>,
-    /// The message with its text, for the poison queue.
     message: Received,
     state: Mutex<State>,
-    /// Whether it is gone for all workers.
     gone: AtomicBool,
 }
 
@@ -78,7 +73,6 @@ struct State {
 }
 
 impl State {
-    /// Records that the service refused the receipt.
     fn lose(&mut self, error: &ServiceError) -> Failure {
         // After an unanswered settlement any worker may have it.
         let unheard = self.renewing && self.settling.is_none();
@@ -89,7 +83,7 @@ impl State {
             ),
             false => error.why(),
         };
-        // With an end, the command is drained; without one it is killed at once.
+        // With an end, the command is drained, not killed at once.
         let until = unheard.then_some(self.until);
         let closed = Closed::Failed(Failure::Lost { until, why });
         let failure = closed.failure();
@@ -97,14 +91,12 @@ impl State {
         failure
     }
 
-    /// Judges a settlement whose receipt was refused; `earlier` was sent before and may have been carried out.
     fn judge(
         &mut self,
         settlement: &Settlement,
         earlier: Option<&Settlement>,
         error: &ServiceError,
     ) -> Result<(), Failure> {
-        // No unanswered request explains that, so another client took or deleted the message.
         let Some(earlier) = earlier else {
             return Err(self.lose(error));
         };
@@ -112,7 +104,7 @@ impl State {
             settlement,
             Settlement::Complete | Settlement::DeadLetter { .. }
         );
-        // Of two different kinds it is unknown which one the service carried out.
+        // Of two different kinds it is unknown which one was carried out.
         let same = discriminant(earlier) == discriminant(settlement);
         let there = error.code() == Some("PopReceiptMismatch");
         if same && !self.renewing {
@@ -120,9 +112,8 @@ impl State {
                 // It is there, under another worker's receipt.
                 return Err(self.lose(error));
             }
-            // No other worker could get it until now, so the first request made this receipt stale. The moment of the
-            // answer counts, because the request can be delayed: by then another worker may have taken the message and
-            // deleted it.
+            // No other worker could get it until now, so the first request made this receipt stale. The
+            // answer's moment counts: another worker may have taken and deleted it meanwhile.
             if Instant::now() < self.until {
                 return Ok(());
             }
@@ -137,7 +128,6 @@ impl State {
     }
 }
 
-/// Request that finally settles a message.
 #[derive(Clone, Copy)]
 enum Last {
     Delete,
@@ -162,14 +152,13 @@ impl Held {
         }
     }
 
-    /// Returns whether an answer that does not find the message means that it is gone for all workers.
     fn has_gone(&self, state: &State, error: &ServiceError) -> bool {
         // Otherwise another worker may have taken it before it expired, and its command may run.
         let was_ours =
             state.settling.is_none() && (self.message.is_last || Instant::now() < state.until);
         let why = match (error.code(), self.message.expires, error.date()) {
             _ if is_deleted(error) => "its queue was deleted",
-            // Both are by the service's clock, in whole seconds.
+            // Both by the service's clock, in whole seconds.
             (Some("MessageNotFound"), Some(expires), Some(date)) if date + GRAIN >= expires => {
                 "it has expired"
             }
@@ -183,7 +172,7 @@ impl Held {
         was_ours
     }
 
-    /// Returns whether the service refused because the message expires earlier.
+    /// Whether the service refused because the message expires earlier.
     fn outlasts_it(&self, seconds: i32, error: &ServiceError) -> bool {
         let hidden = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
         let refused = matches!(error, ServiceError::Answer { status: 400, .. });
@@ -195,12 +184,11 @@ impl Held {
         }
     }
 
-    /// Returns whether no other worker can get it even without a lock.
+    /// Whether no other worker can get it even without a lock.
     fn keeps_itself(&self) -> bool {
         self.message.is_last || self.is_gone()
     }
 
-    /// Renews the lock; the caller has the turn.
     async fn relock(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
         let Service {
             client,
@@ -208,7 +196,7 @@ impl Held {
             lock_time,
             ..
         } = &*self.service;
-        // Recorded before the request: this call can be dropped at any await.
+        // Before the request: this call can be dropped at any await.
         let doubt = std::mem::replace(&mut state.renewing, true);
         let t0 = Instant::now();
         match client
@@ -218,7 +206,7 @@ impl Held {
             Ok(receipt) => {
                 state.receipt = receipt;
                 state.until = t0 + *lock_time;
-                // Requests with an older receipt will never be carried out.
+                // The new receipt makes requests with older ones stale.
                 state.renewing = false;
                 state.settling = None;
                 Ok(())
@@ -246,7 +234,6 @@ impl Held {
         }
     }
 
-    /// Sends the request that settles it; the caller has the turn.
     async fn finish(
         &self,
         state: &mut State,
@@ -255,7 +242,7 @@ impl Held {
         give_up_at: Instant,
     ) -> Result<(), Failure> {
         let (client, id) = (&self.service.client, self.message.id.as_str());
-        // Recorded before the request: this call can be dropped at any await.
+        // Before the request, as in `relock`.
         let earlier = state.settling.replace(settlement.clone());
         let (answer, operation) = match last {
             Last::Delete => (
@@ -264,7 +251,7 @@ impl Held {
             ),
             Last::Show(seconds) => {
                 let update = client.update(id, &state.receipt, seconds, give_up_at);
-                // The new receipt is dropped: a worker that gave a message back must not touch it any more.
+                // Drop the new receipt: a message given back must not be touched any more.
                 (update.await.map(drop), Operation::Update)
             }
         };
@@ -274,7 +261,7 @@ impl Held {
                 state.settling.clone_from(&earlier);
             }
             match last {
-                // It stays hidden until its lock ends, and then returns unless it has expired.
+                // It stays hidden until its lock ends.
                 Last::Show(seconds) if self.outlasts_it(seconds, &error) => {
                     self.gone.store(self.message.is_last, Ordering::Relaxed);
                 }
@@ -287,9 +274,8 @@ impl Held {
         Ok(())
     }
 
-    /// Puts a copy into the poison queue; the caller has the turn.
     async fn put_aside(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
-        // Without the lock another worker may have the message as well. And the deletion needs time, too.
+        // Without the lock another worker may have the message. And the deletion needs time.
         let enough = Instant::now() + self.service.lock_time / 2;
         if !self.keeps_itself() && (state.renewing || state.until < enough) {
             self.relock(state, give_up_at).await?;
@@ -301,7 +287,6 @@ impl Held {
         } = &*self.service;
         let mut put = poison.put(&self.message.text, give_up_at).await;
         if matches!(&put, Err(error) if error.code() == Some("QueueNotFound")) {
-            // Fails without the right to create it, unless another client did so meanwhile.
             poison
                 .create(give_up_at)
                 .await
@@ -309,7 +294,7 @@ impl Held {
             put = poison.put(&self.message.text, give_up_at).await;
         }
         put.map_err(|error| error.failure(Operation::Put, poison_name, false))?;
-        // If the deletion fails only that is repeated, and no second copy appears.
+        // If the deletion fails, only that is repeated: no second copy appears.
         state.put = true;
         Ok(())
     }
@@ -355,19 +340,17 @@ impl Lock for Held {
     }
 }
 
-/// Returns whether the service says that no message has this receipt.
 fn is_not_found(error: &ServiceError) -> bool {
     is_deleted(error) || matches!(error.code(), Some("PopReceiptMismatch" | "MessageNotFound"))
 }
 
-/// Returns whether the service says that the queue does not exist; its messages are gone with it.
 pub(super) fn is_deleted(error: &ServiceError) -> bool {
     matches!(error.code(), Some("QueueNotFound" | "QueueBeingDeleted"))
 }
 
 fn seconds(after: Duration) -> i32 {
     let whole = after.min(LONGEST);
-    // The service cuts fractions: a delay of half a second would be none, and the retry a hot loop.
+    // The service cuts fractions: half a second would be no delay, and the retry a hot loop.
     let whole = whole.as_secs() + u64::from(whole.subsec_nanos() > 0);
     i32::try_from(whole).unwrap_or(i32::MAX)
 }
