@@ -1,17 +1,15 @@
-//! A PID namespace of the command's own: the kernel kills all of it at one stroke when its init dies, whatever
-//! happens to supervisor and guardian.
+//! A PID namespace of the command's own: when its init dies, the kernel kills all of it at one stroke.
 //!
 //! ```text
 //! guardian ─┬─ init (pid 1 of the namespace): reaps orphans, dies with the guardian or at the deadline
 //!           └─ the command's main process, in the namespace, with a /proc of its own
 //! ```
-//! The guardian stays the parent of the main process, so that statuses, job control and the kill of every
-//! direct child work as without a namespace. For that a midwife (a child of the guardian that lives for a
+//! The guardian stays the parent of the main process, so that statuses, job control and the kill of direct
+//! children work as without a namespace. For that a midwife (a child of the guardian that lives for a
 //! millisecond) joins the namespace and forks the main process on the guardian's behalf.
 //!
-//! Init stands in for the guardian. It dies, and everything with it, when the guardian dies (PDEATHSIG, and the
-//! end of their socket). It also dies at the deadline, even if guardian and supervisor are both stopped: it
-//! reads the deadline from a page it shares with the guardian.
+//! Init dies when the guardian dies (PDEATHSIG, and the end of their socket). It also dies at the deadline, even
+//! if guardian and supervisor are both stopped: it reads the deadline from a page it shares with the guardian.
 //!
 //! Without privilege the namespace lies in a user namespace, in which the command keeps its user id. Nothing
 //! here allocates after the probe.
@@ -38,7 +36,7 @@ use super::super::raw::{self, Clone3, Forked, Quiet};
 use super::super::shared_memory::{Mapping, SharedDeadline};
 use trafficcop_core::clock::Instant;
 
-/// Delay of init after the deadline: the guardian acts first, and reports what it did.
+/// The guardian acts before init, and reports what it did.
 const INIT_MARGIN: Duration = Duration::from_millis(100);
 
 /// Living namespace, as the guardian holds it.
@@ -46,20 +44,17 @@ const INIT_MARGIN: Duration = Duration::from_millis(100);
 pub struct Pidns {
     init: i32,
     pidfd: OwnedFd,
-    /// Socket to init: one byte is a signal for every process; its end is the guardian's death.
+    /// Socket to init: one byte is a signal for all; its end is the guardian's death.
     control: OwnedFd,
-    /// Pidfd of the guardian, with which the main process checks that it lives: inside, the main process has no
-    /// parent to ask for.
+    /// Pidfd of the guardian, by which the main process checks that it lives: inside, `getppid` is 0.
     guardian: OwnedFd,
-    /// Deadline, and the pid of the main process as seen outside.
     deadline: Mapping<SharedDeadline>,
-    /// The guardian's capability bounding set, if there is a user namespace to join: that begins with a full
-    /// one.
+    /// The guardian's capability bounding set, if there is a user namespace to join, which begins with a full one.
     user: Option<u64>,
 }
 
 impl Pidns {
-    /// Checks that such a namespace is available, by a trial with a process in it.
+    /// Checks with a process in it that such a namespace is available.
     ///
     /// # Errors
     /// One line that says what is missing and what to do.
@@ -67,8 +62,8 @@ impl Pidns {
         probe().map_err(|why| format!("no PID namespace available: {why}"))
     }
 
-    /// Makes a namespace with nothing but its init in it, a child of the caller. It lasts until
-    /// [`Pidns::kill`], the death of the calling thread, or a little after `kill_at`.
+    /// Makes a namespace with nothing but its init, a child of the caller. It lasts until [`Pidns::kill`], the death
+    /// of the calling thread, or [`INIT_MARGIN`] after `kill_at`.
     ///
     /// # Errors
     /// Those of clone3(2) and of user_namespaces(7).
@@ -148,11 +143,11 @@ impl Pidns {
         }
     }
 
-    /// Forks; the child is in the namespace, a child of the caller, has a /proc of its own, and dies with the
-    /// caller. PDEATHSIG is set, and the child has checked that the caller lives: `getppid` is 0 in there.
+    /// Forks; the child is in the namespace, but a child of the caller, and has a /proc of its own. PDEATHSIG is set,
+    /// and the child has checked that the caller lives.
     ///
     /// # Errors
-    /// The child could not be brought there; there is none then.
+    /// The child could not be brought there; there is no child then.
     ///
     /// # Safety
     /// If the process has other threads, the child may only make async-signal-safe calls.
@@ -232,7 +227,7 @@ impl Pidns {
             return Err(Errno::ESRCH);
         }
         unshare(CloneFlags::CLONE_NEWNS)?;
-        // Later mounts outside appear in here too, but not the other way round.
+        // Later mounts outside appear in here, too; not the other way round.
         mount(
             None::<&str>,
             "/",
@@ -255,14 +250,14 @@ impl Pidns {
         Ok(())
     }
 
-    /// Lets the namespace live until this moment.
+    /// Moves the deadline.
     pub fn extend(&self, kill_at: Instant) {
         self.deadline
             .kill_at
             .store(kill_at.as_nanos(), Ordering::Release);
     }
 
-    /// Makes init send a signal to every process of the namespace but itself.
+    /// Makes init signal every process of the namespace but itself.
     ///
     /// # Errors
     /// Init is dead (EPIPE), or does not read (EAGAIN).
@@ -273,15 +268,15 @@ impl Pidns {
         Ok(())
     }
 
-    /// Kills everything in the namespace, by killing its init, and returns at once. The caller has to reap the
-    /// main process before init's death is complete.
+    /// Kills init, and so everything in the namespace. Returns at once: init's death is complete only after the
+    /// caller has reaped the main process.
     pub fn kill(&self) {
-        // This only fails because init is already dead.
+        // Fails only if init is already dead.
         let _ = raw::pidfd_signal(self.pidfd.as_fd(), libc::SIGKILL);
     }
 
-    /// Whether only init is left, once the main process was reaped: everything else is, sooner or later, a
-    /// child of init. Returns false if that is unknown.
+    /// Whether only init is left, after the main process was reaped: all others become children of init. Returns
+    /// false if that is unknown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         if self.is_over() {
@@ -302,17 +297,17 @@ impl Pidns {
         }
     }
 
-    /// Whether only init lives, for a dead guardian: the main process may then never be reaped.
+    /// Whether only init lives. Without a guardian, the dead main process may stay unreaped.
     pub(super) fn holds_only_the_dead(&self) -> bool {
         let is_dead = match self.deadline.main.load(Ordering::Acquire) {
             0 => true,
             pid => match raw::pidfd_open(pid) {
-                // It is readable when the process has ended, reaped or not.
+                // Readable once the process has ended, reaped or not.
                 Ok(pidfd) => raw::is_readable(pidfd.as_fd()),
                 Err(e) => e.raw_os_error() == Some(libc::ESRCH),
             },
         };
-        // The order matters: children of the main process are init's before its end is visible.
+        // In this order: children of the main process are init's before its end is visible.
         is_dead && self.is_empty()
     }
 
@@ -327,7 +322,7 @@ impl Pidns {
         raw::is_readable(self.pidfd.as_fd())
     }
 
-    /// Returns init's pid, as the guardian sees it: a child to be reaped like any other.
+    /// Returns init's pid outside: a child of the guardian, to be reaped.
     #[must_use]
     pub fn init(&self) -> i32 {
         self.init
@@ -340,7 +335,6 @@ impl Pidns {
     }
 }
 
-/// Messages of midwife and main process to the guardian.
 #[derive(Clone, Copy)]
 enum Note {
     Born = 1,
@@ -352,14 +346,13 @@ fn tell(to: &OwnedFd, word: Note, value: i32) {
     let mut record = [0; 8];
     record[..4].copy_from_slice(&(word as i32).to_ne_bytes());
     record[4..].copy_from_slice(&value.to_ne_bytes());
-    // Without a reader, the guardian is dead, and this process is soon.
+    // Without a reader the guardian is dead, and soon this process.
     let _ = write(to, &record);
 }
 
 fn hear(from: &OwnedFd) -> Option<(Note, i32)> {
     let mut record = [0; 8];
     loop {
-        // Writes of this length to a pipe are not torn.
         match read(from, &mut record) {
             Ok(8) => {}
             Err(Errno::EINTR) => continue,
@@ -376,8 +369,8 @@ fn hear(from: &OwnedFd) -> Option<(Note, i32)> {
     }
 }
 
-/// Runs init. It blocks every signal that can be blocked (it would ignore those from inside anyway), and
-/// ignores SIGCHLD, so that the kernel reaps for it.
+/// Init blocks every signal that can be blocked (those from inside have no effect on it anyway). It ignores
+/// SIGCHLD, so that the kernel reaps for it.
 fn run_init(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32)>) -> ! {
     let ready = ascend(control, user);
     let errno = ready.as_ref().map_or_else(|e| *e as i32, |_| 0);
@@ -402,7 +395,7 @@ fn run_init(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32
         let mut byte = [0];
         match recv(control.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT) {
             Ok(1) if i32::from(byte[0]) == libc::SIGKILL => end_all(),
-            // -1 is every process of the namespace but init.
+            // -1: every process of the namespace but init.
             Ok(1) => raw::kill(-1, i32::from(byte[0])),
             Err(Errno::EAGAIN | Errno::EINTR) => {}
             // The guardian is dead, or has closed its end.
@@ -411,7 +404,7 @@ fn run_init(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32
     }
 }
 
-/// Kills every other process, and ends. The kernel would kill them as well, but only late in init's end.
+/// The kernel would kill the others as well, but only late in init's end.
 fn end_all() -> ! {
     raw::kill(-1, libc::SIGKILL);
     raw::exit(0)
@@ -419,13 +412,13 @@ fn end_all() -> ! {
 
 fn ascend(control: &OwnedFd, user: Option<(u32, u32)>) -> nix::Result<TimerFd> {
     if let Some((user, group)) = user {
-        // Keep the user id. The kernel demands this order: no gid_map before setgroups is denied.
+        // The user id stays. The kernel demands this order: no gid_map before setgroups is denied.
         put(c"/proc/self/setgroups", b"deny")?;
         put_map(c"/proc/self/uid_map", user)?;
         put_map(c"/proc/self/gid_map", group)?;
     }
-    // This comes after the change of user namespace, and before the first look at the socket: a guardian that
-    // died earlier has closed it.
+    // After the change of user namespace, and before the first look at the socket: a guardian that died earlier
+    // has closed it.
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     let _ = prctl::set_name(c"namespace-init");
     raw::ignore(libc::SIGCHLD);
@@ -435,7 +428,7 @@ fn ascend(control: &OwnedFd, user: Option<(u32, u32)>) -> nix::Result<TimerFd> {
 }
 
 fn arm(timer: &TimerFd, until: Instant) -> nix::Result<()> {
-    // The kernel's own limit is smaller than the greatest `Instant`.
+    // The kernel's limit is below the greatest `Instant`.
     let at = Duration::from_nanos(until.as_nanos().min(i64::MAX as u64));
     timer.set(
         Expiration::OneShot(TimeSpec::from(at)),
