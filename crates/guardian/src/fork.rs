@@ -432,7 +432,7 @@ pub(super) fn take_precedence(context: &mut SpawnContext) {
     }
 }
 
-/// What follows the supervisor's death may take its time.
+/// The work after the supervisor's death may take its time.
 pub(super) fn give_up_precedence() {
     let _ = nix::sys::mman::munlockall();
     raw::schedule(libc::SCHED_OTHER, 0);
