@@ -59,6 +59,7 @@ pub struct LivenessTimer {
 
 #[expect(clippy::new_without_default, reason = "open for a test only")]
 impl LivenessTimer {
+    /// Makes a timer whose first look pings.
     pub fn new() -> LivenessTimer {
         LivenessTimer {
             seq: 0,
@@ -111,11 +112,13 @@ impl LivenessTimer {
         self.ask(now)
     }
 
+    /// Notes an answer.
     pub fn answered(&mut self, seq: u64) {
         // An older answer may date from before a pause.
         self.answered |= seq == self.seq;
     }
 
+    /// Looks at the clock.
     pub fn look(&mut self, now: Instant) -> Beat {
         let gap = now.since(self.looked);
         self.looked = now;
@@ -172,6 +175,7 @@ impl LivenessTimer {
         Beat::Ping(self.seq)
     }
 
+    /// Whether the last ping is answered.
     pub fn is_answered(&self) -> bool {
         self.answered
     }
