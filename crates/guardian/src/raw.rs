@@ -1,7 +1,7 @@
 //! System calls that no crate wraps, or wraps so that it allocates or refuses real-time signals.
 //!
-//! They keep `unsafe` out of the other files, which need it only to fork. Nothing here allocates: all of it may
-//! run in the guardian or between fork and exec.
+//! They keep `unsafe` out of other files, but for forks. Nothing allocates: all of it may run in the guardian or
+//! between fork and exec.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -20,13 +20,12 @@ use trafficcop_core::Exit;
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
 /// Rest of a loop that cannot wait (poll(2) has no memory, say): at real-time priority it would starve others.
-/// Short enough for every deadline.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
 /// Side of a fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forked {
-    /// The caller; the child has this pid.
+    /// The caller, with the child's pid.
     Parent(i32),
     /// The new process.
     Child,
@@ -39,11 +38,11 @@ pub(super) struct Clone3<'a> {
     pub(super) flags: u64,
     /// 0 with CLONE_PARENT.
     pub(super) exit_signal: i32,
-    /// Receives the child's pidfd (close-on-exec).
+    /// Receives the child's pidfd.
     pub(super) pidfd: Option<&'a mut Option<OwnedFd>>,
-    /// Receives the child's pid, as the caller sees it, before the child runs.
+    /// Receives the child's pid before the child runs.
     pub(super) parent_tid: Option<&'a AtomicI32>,
-    /// Directory of the cgroup that the child is born in.
+    /// Cgroup that the child is born in.
     pub(super) cgroup: Option<BorrowedFd<'a>>,
 }
 
@@ -69,8 +68,8 @@ impl Clone3<'_> {
             args.flags |= CLONE_INTO_CGROUP;
             args.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
         }
-        // SAFETY: no memory is shared and no stack given, so the child goes on here with a copy, as after fork;
-        // `args` and `pidfd` outlive the call.
+        // SAFETY: neither memory nor stack is shared, so the child goes on with a copy, as after fork; `args` and
+        // `pidfd` outlive the call.
         let pid = unsafe {
             libc::syscall(
                 libc::SYS_clone3,
@@ -92,11 +91,11 @@ impl Clone3<'_> {
     }
 }
 
-/// Creates a process in a cgroup that reads `events` from inside, and reaps it. Returns how many bytes it read
-/// into `text`.
+/// Creates a process in a cgroup that reads `events` into `text` from inside, and reaps it. Returns how much it
+/// read.
 ///
-/// The child shares the caller's memory while the caller waits, as with `vfork`: a third of a fork's cost, and
-/// no later page faults. In exchange it may touch only `text`: it is six instructions that no compiler wrote.
+/// The child shares the caller's memory while the caller waits, as with `vfork`: a third of a fork's cost. In
+/// exchange it may touch only `text`: it is six instructions that no compiler wrote.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn look_from_inside(
     cgroup: BorrowedFd<'_>,
@@ -108,13 +107,12 @@ pub(super) fn look_from_inside(
     args.flags = (libc::CLONE_VM | libc::CLONE_VFORK) as u64 | CLONE_INTO_CGROUP;
     args.exit_signal = libc::SIGCHLD as u64;
     args.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
-    // Stays if the child is killed first.
     let mut read = -i64::from(libc::ECHILD);
     let born: i64;
     let _quiet = Quiet::begin();
     // SAFETY: CLONE_VFORK holds this process until the child has ended. On the shared stack the child neither
-    // pushes nor calls: it makes two system calls. The kernel writes to `text` (borrowed here for that), the
-    // child to `read`. All signals are blocked, so no handler runs in it.
+    // pushes nor calls. The kernel writes to `text`, the child to `read`. No handler runs in it: all signals
+    // are blocked.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -153,7 +151,6 @@ pub(super) fn look_from_inside(
     usize::try_from(read).map_err(|_negative| failed(read))
 }
 
-/// Fails, so that the caller forks a child instead.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn look_from_inside(
     _cgroup: BorrowedFd<'_>,
@@ -174,8 +171,7 @@ pub(super) unsafe fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Forks a helper of the guardian, which runs `run` and exits. The guardian has one thread, so the helper's
-/// memory is consistent.
+/// Forks a helper that runs `run` and exits. The guardian has one thread, so its memory is consistent.
 pub(super) fn fork_helper(run: impl FnOnce()) -> io::Result<i32> {
     // SAFETY: one thread, and the child does not return from here.
     let Forked::Parent(pid) = (unsafe { fork() })? else {
@@ -185,7 +181,7 @@ pub(super) fn fork_helper(run: impl FnOnce()) -> io::Result<i32> {
     Ok(pid)
 }
 
-/// Opens a close-on-exec descriptor for a process that is not reaped.
+/// The process must not be reaped.
 pub(super) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes two integers.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
@@ -194,7 +190,6 @@ pub(super) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Signals the process behind a pidfd, never another that got its number.
 pub(super) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
     // SAFETY: takes integers and a null pointer.
     let done = unsafe {
@@ -209,8 +204,8 @@ pub(super) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()>
     Ok(Errno::result(done).map(drop)?)
 }
 
-/// Whether one of `fds` has `events` (or an error or a hang-up) within `timeout`. After an error it is false,
-/// and comes after a [`PAUSE`], because the caller tries again.
+/// Whether one of `fds` has `events` (or an error or a hang-up) in time. An error is a `false` after a
+/// [`PAUSE`], because the caller tries again.
 pub(super) fn poll<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     events: PollFlags,
@@ -224,12 +219,11 @@ pub(super) fn poll<const N: usize>(
     ready.is_ok_and(|ready| ready > 0)
 }
 
-/// Whether `fd` is readable or hung up now.
 pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     poll([fd], PollFlags::POLLIN, PollTimeout::ZERO)
 }
 
-/// Waits for a child to end and reaps it. `None`: it reaped itself (SIGCHLD is ignored).
+/// `None`: it reaped itself (SIGCHLD is ignored).
 pub(super) fn reap(pid: i32) -> Option<i32> {
     let mut status = 0;
     loop {
@@ -246,12 +240,12 @@ pub(super) fn reap(pid: i32) -> Option<i32> {
 
 /// Linux 5.9.
 pub(super) fn close_range(first: u32, last: u32) -> nix::Result<()> {
-    // SAFETY: takes three integers; the caller's process uses none of these descriptors.
+    // SAFETY: three integers; the caller's process uses none of these descriptors.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     Errno::result(done).map(drop)
 }
 
-/// Blocks every signal until it is dropped, so that no handler runs in a helper that is forked meanwhile.
+/// Blocks all signals until it is dropped: no handler runs in a helper that is forked meanwhile.
 pub(super) struct Quiet(Option<SigSet>);
 
 impl Quiet {
@@ -266,9 +260,9 @@ impl Drop for Quiet {
     }
 }
 
-/// Sends `signal`, which may be real-time, to a process, or to a group (negative).
+/// A signal may be real-time; a negative number is a group.
 pub(super) fn kill(whom: i32, signal: i32) {
-    // SAFETY: numbers only. Errors are ignored: the callers watch whether the process goes away.
+    // SAFETY: numbers only. On an error, the callers see that the process stays.
     unsafe { libc::kill(whom, signal) };
 }
 
@@ -278,28 +272,26 @@ pub(super) enum Whose {
     Child(i32),
 }
 
-/// Returns the pid of a child whose state changed as `what` says, and its exit. Neither waits nor reaps. ECHILD
-/// if there is no such child.
+/// Pid and exit of a child that changed as `what` says. Neither waits nor reaps. ECHILD: no such child.
 pub(super) fn waitid(whose: Whose, what: i32) -> Result<Option<(i32, Exit)>, Errno> {
     let (kind, id) = match whose {
         Whose::Any => (libc::P_ALL, 0),
         Whose::Child(pid) => (libc::P_PID, libc::id_t::from(pid.unsigned_abs())),
     };
-    // Consume a stop, or waitid would report it again and again.
+    // Consume a stop, or it would be reported again and again.
     let keep = if what == libc::WSTOPPED {
         0
     } else {
         libc::WNOWAIT
     };
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: waitid(2) writes to the siginfo, which is valid and initialised with zeros; they mean "nothing
-    // to report" on every kernel.
+    // SAFETY: waitid(2) writes to a valid siginfo of zeros, which mean "nothing to report" on every kernel.
     let (answer, info) = unsafe {
         let answer = libc::waitid(kind, id, info.as_mut_ptr(), what | libc::WNOHANG | keep);
         (answer, info.assume_init())
     };
     Errno::result(answer)?;
-    // SAFETY: the kernel filled in the fields of a SIGCHLD, or they are zero.
+    // SAFETY: the kernel filled in a SIGCHLD's fields, or they are zero.
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     let exit = if info.si_code == libc::CLD_EXITED {
         Exit::Code((status & 0xff).to_le_bytes()[0])
@@ -319,8 +311,7 @@ pub(super) enum Disposition {
 /// The C library's own signals count as `Default`.
 pub(super) fn disposition(signal: i32) -> Disposition {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: without a new action sigaction(2) only writes the old one to a valid pointer; where it fails, the
-    // zeros mean "default".
+    // SAFETY: sigaction(2) only writes the old action to a valid pointer; zeros mean "default".
     let action = unsafe {
         libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
         action.assume_init()
@@ -340,10 +331,10 @@ pub(super) fn set_default(signal: i32) {
     dispose(signal, libc::SIG_DFL);
 }
 
-/// Errors do not matter: signals that refuse it (the C library's own, SIGKILL) keep their action.
+/// Ignores errors: signals that refuse it (the C library's own, SIGKILL) keep their action.
 fn dispose(signal: i32, disposition: libc::sighandler_t) {
-    // SAFETY: a structure of integers and an empty set, for which zero is a value; it outlives the call, and
-    // neither disposition runs code of this program.
+    // SAFETY: integers and an empty set, for which zero is a value; neither disposition runs code of this
+    // program.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = disposition;
@@ -351,7 +342,7 @@ fn dispose(signal: i32, disposition: libc::sighandler_t) {
     }
 }
 
-/// Gives a signal its default action until the returned value is dropped.
+/// Default action until the returned value is dropped.
 pub(super) fn take_default(signal: Signal) -> Result<impl Drop, Errno> {
     struct Before(Signal, SigAction);
     impl Drop for Before {
@@ -366,7 +357,7 @@ pub(super) fn take_default(signal: Signal) -> Result<impl Drop, Errno> {
 }
 
 pub(super) fn nice() -> i32 {
-    // SAFETY: takes numbers; for the caller itself it cannot fail.
+    // SAFETY: takes numbers; it cannot fail for the caller itself.
     unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
 }
 
@@ -375,8 +366,7 @@ pub(super) fn set_nice(nice: i32) {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
 }
 
-/// Whether this process has the default scheduling policy. A system call, because musl's functions of these names
-/// always fail.
+/// A system call, because musl's functions of these names always fail.
 pub(super) fn is_scheduled_normally() -> bool {
     // SAFETY: a number, and no pointer.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
@@ -385,7 +375,7 @@ pub(super) fn is_scheduled_normally() -> bool {
 
 /// Fails silently where it is not allowed.
 pub(super) fn schedule(policy: libc::c_int, priority: libc::c_int) {
-    // SAFETY: numbers, and a pointer to the kernel's parameter, one number, which outlives the call.
+    // SAFETY: numbers, and a pointer to one number, which outlives the call.
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
 }
 
@@ -396,32 +386,30 @@ pub(super) fn closes_on_exec(fd: RawFd) -> Option<bool> {
     (flags != -1).then_some(flags & libc::FD_CLOEXEC != 0)
 }
 
-/// Lets the descriptor survive an exec, in this process only.
 pub(super) fn keep_through_exec(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: a valid descriptor, and numbers.
     Errno::result(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) }).map(drop)
 }
 
-/// Closes a number, in a forked process that leaves by `_exit` or exec: it neither uses nor drops the owners of
-/// descriptors any more.
+/// Closes a number, in a forked process that leaves by `_exit` or exec and uses no owner of a descriptor.
 pub(super) fn close(fd: RawFd) {
-    // SAFETY: a number that nothing in this process relies on any more (see above).
+    // SAFETY: nothing in this process relies on the number (see above).
     unsafe { libc::close(fd) };
 }
 
-/// Puts `fd` on descriptor 0, in a forked process: see [`close`]. The copy is not close-on-exec.
+/// In a forked process: see [`close`]. The copy is not close-on-exec.
 pub(super) fn put_on_stdin(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     match fd.as_raw_fd() {
-        // Already there (the process was started without a stdin).
+        // The process was started without a stdin.
         0 => keep_through_exec(fd),
         // SAFETY: a valid descriptor and a number.
         other => Errno::result(unsafe { libc::dup2(other, 0) }).map(drop),
     }
 }
 
-/// Reads directory entries in the kernel's format; returns their length in bytes.
+/// Reads entries in the kernel's format; returns their length in bytes.
 pub(super) fn getdents(directory: BorrowedFd<'_>, entries: &mut [u8]) -> Result<usize, Errno> {
-    // SAFETY: getdents64(2) writes no more than its length argument, into a borrowed buffer.
+    // SAFETY: getdents64(2) writes no more than its length argument.
     let read = unsafe {
         libc::syscall(
             libc::SYS_getdents64,
@@ -438,7 +426,7 @@ pub(super) fn capabilities() -> impl Iterator<Item = u64> {
     (0..64).take_while(|bit| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } >= 0)
 }
 
-/// Returns the capabilities that this process, and what it executes, can have.
+/// Capabilities that this process, and what it executes, can have.
 pub(super) fn bounding_set() -> u64 {
     // SAFETY: integers only.
     let has = |bit: &u64| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } == 1;

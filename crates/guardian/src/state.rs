@@ -163,7 +163,6 @@ pub struct GuardianState {
 
 impl GuardianState {
     /// Makes one with this grace for drains without deadlines.
-    /// Makes one with this grace for drains without deadlines.
     pub fn with_grace(grace: Duration) -> GuardianState {
         GuardianState {
             phase: Phase::Idle,
