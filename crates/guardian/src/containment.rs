@@ -2,10 +2,9 @@
 //!
 //! - [`Cgroup`]: the kernel kills it as one when supervisor or guardian ask for it.
 //! - [`Pidns`]: the kernel kills this PID namespace when its init dies, with the guardian or at the deadline.
-//!   [`lock_holder`] holds a file's lock until the namespace is empty.
 //!
-//! With each, the guardian stays the parent of the main process. A kind that was requested by name is provided
-//! or refused, never replaced by a weaker one. Nothing here decides when to kill.
+//! The guardian always stays the parent of the main process. A kind that was requested by name is provided or
+//! refused, never replaced by a weaker one. Nothing here decides when to kill.
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -26,7 +25,6 @@ mod pidns;
 #[derive(Debug)]
 pub(super) enum Containment {
     None,
-    /// One for the guardian's whole life.
     Cgroup(Cgroup),
     Pidns(Option<Space>),
 }
@@ -38,12 +36,12 @@ pub(super) struct Space {
     kill_at: Instant,
     /// Whether the rest has got its SIGTERM.
     told: bool,
-    /// Time at which init was ordered to kill the rest, in nanoseconds; 0: not yet.
+    /// Time of the order to init to kill the rest, in nanoseconds; 0: not yet.
     asked: AtomicU64,
 }
 
-/// Time for init to be scheduled and kill the others: waves of kills follow each other in less than a
-/// millisecond. A small part of what a lease leaves for the end of the tree.
+/// Time for init to be scheduled and kill the others; waves of kills come within a millisecond. A lease leaves
+/// much more for the end of the tree.
 const INIT_KILL_GRACE: Duration = Duration::from_millis(20);
 
 fn refusal(asked: &'static str) -> impl Fn(String) -> SetupError {
@@ -51,7 +49,7 @@ fn refusal(asked: &'static str) -> impl Fn(String) -> SetupError {
 }
 
 impl Containment {
-    /// Makes the requested kind; a cgroup is still untried.
+    /// A cgroup is still untried.
     pub(super) fn prepare(asked: Contain) -> Result<Containment, SetupError> {
         match asked {
             Contain::None => Ok(Containment::None),
@@ -65,11 +63,10 @@ impl Containment {
         }
     }
 
-    /// Tries the containment while the guardian that was forked with it gets ready, and replaces it on failure.
-    /// Returns whether it is still as that guardian knows it.
+    /// Tries the containment while its guardian gets ready, and replaces it on failure. Returns whether it is
+    /// still as the guardian knows it.
     pub(super) fn try_out(&mut self, asked: Contain) -> Result<bool, SetupError> {
         match self {
-            // No births inside: an earlier trial found out.
             Containment::Cgroup(cgroup) if cgroup.bears() => match cgroup.try_out() {
                 Ok(as_it_was) => Ok(as_it_was),
                 Err(why) if asked == Contain::Cgroup => Err(refusal("cgroup")(why)),
@@ -90,7 +87,7 @@ impl Containment {
         }
     }
 
-    /// Ends what dead instances left beside this one. If some of it cannot be killed, nothing may start.
+    /// Ends what dead instances left. If some of it cannot be killed, nothing may start.
     pub(super) fn sweep(&self) -> Result<(), Errno> {
         match self {
             Containment::None | Containment::Pidns(_) => Ok(()),
@@ -124,7 +121,7 @@ impl Containment {
         })
     }
 
-    /// Cleans up an empty one, or after a start that failed.
+    /// For an empty one, or after a start that failed.
     pub(super) fn abandon(&mut self) {
         match self {
             Containment::None | Containment::Pidns(None) => {}
@@ -143,7 +140,7 @@ impl Containment {
         }
     }
 
-    /// Forks; the child is in a namespace from its birth, but not always in a cgroup: see `join`.
+    /// The child is born in a namespace, but not always in a cgroup: see `join`.
     ///
     /// # Safety
     /// The process has one thread, or the child makes only async-signal-safe calls.
@@ -168,12 +165,11 @@ impl Containment {
     pub(super) fn parent_seen(&self, parent: i32) -> i32 {
         match self {
             Containment::None | Containment::Cgroup(_) => parent,
-            // Outside the namespace; the fork has checked that the guardian lives.
             Containment::Pidns(_) => 0,
         }
     }
 
-    /// Returns a descriptor to write "0" to, for a child that was not born inside.
+    /// Descriptor to write "0" to, for a child born outside.
     pub(super) fn join(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Containment::Cgroup(cgroup) if !cgroup.bears() => Some(cgroup.join()),
@@ -185,20 +181,19 @@ impl Containment {
         if let Containment::Pidns(Some(space)) = self {
             space.namespace.extend(kill_at);
             if kill_at < space.kill_at {
-                // Init sleeps until the later deadline: signal 0 reaches no process, but wakes init.
+                // Init sleeps until the later deadline: signal 0 reaches no process, but wakes it.
                 let _ = space.namespace.signal_all(0);
             }
             space.kill_at = kill_at;
         }
     }
 
-    /// Sends SIGTERM, once, to orphans that the guardian does not adopt.
+    /// Signals orphans that the guardian does not adopt, once.
     pub(super) fn term_rest(&mut self) {
         if let Containment::Pidns(Some(space)) = self
             && !space.told
         {
             space.told = true;
-            // On failure they are killed at the end of the grace.
             let _ = space.namespace.signal_all(libc::SIGTERM);
             let init = space.namespace.init();
             if !tree::resume_stopped(|pid| tree::descends_from(pid, init)) {
@@ -211,12 +206,12 @@ impl Containment {
         match self {
             Containment::None | Containment::Pidns(None) => {}
             Containment::Cgroup(cgroup) => {
-                // Fails only if the cgroup is gone and so empty; the walk over the children follows anyway.
+                // Fails only if the cgroup is gone and so empty.
                 let _ = cgroup.kill();
             }
             Containment::Pidns(Some(space)) => {
-                // Init first kills the others itself: the kernel does so only when init has died, and an exit
-                // takes its time (none completes while processes move between cgroups). A later wave kills init.
+                // Let init kill the others: the kernel does so only when init has died, and an exit can take
+                // its time (none completes while processes move between cgroups). A later wave kills init.
                 let now = Instant::now();
                 let order = Ordering::Relaxed;
                 let asks = space
@@ -236,7 +231,7 @@ impl Containment {
             if pid == space.namespace.init() || Some(pid) == space.lock_holder)
     }
 
-    /// Finds lock holders among these children, for a supervisor, which does not know a dead guardian's.
+    /// Finds lock holders among these children: a supervisor does not know a dead guardian's.
     pub(super) fn lock_holders(&self, children: &[i32]) -> Vec<i32> {
         let is_lock_holder = |pid: &i32| {
             std::fs::read(format!("/proc/{pid}/comm"))
@@ -252,7 +247,7 @@ impl Containment {
         matches!(self, Containment::Pidns(Some(space)) if !space.namespace.is_empty())
     }
 
-    /// Lets the helpers go, after the main process was reaped and nothing else is known.
+    /// For helpers, when nothing else is left.
     pub(super) fn close(&self) {
         match self {
             Containment::None | Containment::Cgroup(_) | Containment::Pidns(None) => {}
@@ -268,7 +263,7 @@ impl Containment {
         }
     }
 
-    /// Returns close-on-exec descriptors that the guardian needs.
+    /// Close-on-exec descriptors that the guardian needs.
     pub(super) fn keep(&self) -> Vec<RawFd> {
         match self {
             Containment::None | Containment::Pidns(_) => Vec::new(),
@@ -277,7 +272,7 @@ impl Containment {
     }
 }
 
-/// Closes every descriptor but these (ascending): a helper must not keep a pipe open.
+/// A helper must not keep a pipe open. `kept` is ascending.
 fn close_all_but(kept: &[RawFd]) -> nix::Result<()> {
     debug_assert!(kept.is_sorted());
     let mut from = 0_u32;
@@ -320,7 +315,6 @@ mod tests {
             };
             let init = Pid::from_raw(space.namespace.init());
             let ended = waitpid(init, None);
-            // This test may have been delayed.
             if in_time {
                 assert_eq!(ended, Ok(WaitStatus::Exited(init, 0)));
                 return;

@@ -70,8 +70,8 @@ impl ControlFile {
         // systemd.exec(5): colons separate several.
         let of_the_unit = variable("RUNTIME_DIRECTORY")
             .and_then(|all| Some(std::env::split_paths(&all).next()?.into()));
-        // Memory first: a hanging disk's page would stop the writer of the deadline. The service manager's directory
-        // comes before /dev/shm, which logind empties at the end of the user's last session.
+        // Memory first: a hanging disk's page would stop the writer of the deadline. The service manager's
+        // directory comes before /dev/shm, which logind empties at the end of the user's last session.
         let places = [
             of_the_unit,
             Some("/run".into()),
@@ -111,8 +111,8 @@ impl ControlFile {
 
     pub(super) fn set(&self, control: ControlState) {
         if let Some(Location { words, .. }) = &self.0 {
-            // Each is one store of eight bytes, never seen half. The drain goes first: a reader that sees the end of
-            // control sees it, too.
+            // Each is one store of eight bytes, never seen half. The drain goes first: a reader that sees the
+            // end of control sees it, too.
             let ControlState { until, drain } = control;
             words.drain.store(drain.as_nanos(), Ordering::Release);
             words.until.store(until.as_nanos(), Ordering::Release);

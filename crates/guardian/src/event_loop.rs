@@ -1,10 +1,10 @@
 //! The guardian's loop: poll, look at the clock, at the children, at the socket; do what [`GuardianState`]
 //! decides.
 //!
-//! While a command runs it does not allocate (but for release info larger than the one before), and waits in `poll`
-//! only, never for a supervisor that does not read. All that it sees and does goes through [`System`], so that the
-//! simulated fleet runs this very loop. It must never act on an incomplete frame, begin what is ordered too late,
-//! or begin anything under a lock that it does not hold.
+//! While a command runs it does not allocate (but for release info larger than the one before), and waits in
+//! `poll` only, never for a supervisor that does not read. All that it sees and does goes through [`System`],
+//! so that the simulated fleet runs this very loop. It must never act on an incomplete frame, begin what is
+//! ordered too late, or begin anything under a lock that it does not hold.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -36,8 +36,8 @@ const SETTLE: u8 = 20;
 /// Longest wait between looks at an ending tree, in ms.
 const LONGEST_LOOK: u8 = 100;
 
-/// Main process of the command. It stays un-reaped until all else is gone: until then no other process can get its
-/// id or its group's.
+/// Main process of the command. It stays un-reaped until all else is gone: until then no other process can get
+/// its id or its group's.
 struct Main {
     pid: i32,
     ended: bool,
@@ -273,8 +273,8 @@ impl<S: System> EventLoop<S> {
             (_, false, false) => Ok((None, None)),
             (Some(passed), true, _) => Ok((Some(passed), None)),
             (Some(passed), false, true) => Ok((None, Some(passed))),
-            // It was sent, but could not be taken. A lock that no process holds, or a missing message, is worse than
-            // a command that is not started.
+            // It was sent, but could not be taken. A lock that no process holds, or a missing message, is worse
+            // than a command that is not started.
             (None, ..) => Err(Errno::EMFILE),
         }
     }
@@ -334,8 +334,8 @@ impl<S: System> EventLoop<S> {
             return;
         }
         let frame = report.encode();
-        // A command can be stopped without end (`cpulimit`), and its end must still find room. One unread report of
-        // a stop is enough.
+        // A command can be stopped without end (`cpulimit`), and its end must still find room. One unread
+        // report of a stop is enough.
         let stopped = report == Event::Workload(WorkloadEvent::Stopped);
         if stopped && self.unsent[..self.unsent_len].ends_with(&frame) {
             return;

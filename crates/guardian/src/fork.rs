@@ -103,8 +103,8 @@ impl Guardian {
         self.control.path()
     }
 
-    /// Whether this process was started in the foreground of a terminal. A command that stops was then stopped with
-    /// Ctrl-Z, and this process stops, too.
+    /// Whether this process was started in the foreground of a terminal. A command that stops was then stopped
+    /// with Ctrl-Z, and this process stops, too.
     #[must_use]
     pub fn has_terminal(&self) -> bool {
         self.foreground
@@ -314,7 +314,8 @@ fn live(
     control: ControlFile,
     socket: UnixStream,
 ) -> ! {
-    // A panic must not unwind into a second copy of the supervisor. It ends the guardian, which kills the command.
+    // A panic must not unwind into a second copy of the supervisor. It ends the guardian, which kills the
+    // command.
     let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let _ = nix::unistd::setpgid(nix::unistd::Pid::from_raw(0), nix::unistd::Pid::from_raw(0));
         // No Ctrl-C and no `kill` of the job may end the process that cleans up, nor the terminal stop it.
@@ -397,8 +398,8 @@ fn rename_arguments() {
     if start == 0 || end <= start + name.len() {
         return;
     }
-    // SAFETY: by /proc, the command line lies there on this process's own stack, writable. Nothing else refers to
-    // it as anything but bytes, and there is one thread. NULs end the text before `end`.
+    // SAFETY: by /proc, the command line lies there on this process's own stack, writable. Nothing else refers
+    // to it as anything but bytes, and there is one thread. NULs end the text before `end`.
     unsafe {
         let area = std::ptr::with_exposed_provenance_mut::<u8>(start);
         std::ptr::write_bytes(area, 0, end - start);

@@ -115,8 +115,9 @@ impl GuardianHandle {
         }
     }
 
-    /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. The next may start only
-    /// after [`WorkloadEvent::TreeEmpty`] or `NotStarted`. ETIME: the guardian read the order after its deadline.
+    /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. The next may
+    /// start only after [`WorkloadEvent::TreeEmpty`] or `NotStarted`. ETIME: the guardian read the order after
+    /// its deadline.
     pub fn start(&mut self, request: SpawnRequest) {
         if !matches!(self.state, State::Well) {
             return self.refuse(Errno::ESRCH as i32);
@@ -195,8 +196,8 @@ impl GuardianHandle {
         self.send(Request::Extend(deadlines), &[]);
     }
 
-    /// Sets a later time from which silence matters. The last deadline was the command's alone: no lease ends before
-    /// this, and until then the guardian has a whole second to answer.
+    /// Sets a later time from which silence matters. The last deadline was the command's alone: no lease ends
+    /// before this, and until then the guardian has a whole second to answer.
     pub fn hurry_at(&mut self, kill_at: Instant) {
         self.hurry_at = kill_at;
     }
@@ -217,7 +218,8 @@ impl GuardianHandle {
         self.send(Request::Kill, &[]);
     }
 
-    /// Passes a signal on: one of job control (TSTP, STOP, CONT) to the command's group, others to its main process.
+    /// Passes a signal on: one of job control (TSTP, STOP, CONT) to the command's group, others to its main
+    /// process.
     pub fn signal(&mut self, signal: i32) {
         self.send(Request::Signal(signal), &[]);
     }
@@ -227,8 +229,8 @@ impl GuardianHandle {
         self.send(Request::Resume, &[]);
     }
 
-    /// Replaces the release info, which may be empty. It outlasts the tree: the guardian gives the lease back with it
-    /// even if the supervisor dies between two commands.
+    /// Replaces the release info, which may be empty. It outlasts the tree: the guardian gives the lease back
+    /// with it even if the supervisor dies between two commands.
     ///
     /// # Panics
     /// If it is longer than 4 MiB.
@@ -247,8 +249,8 @@ impl GuardianHandle {
 
     /// Ends the guardian and reaps it. A remaining tree is killed first; the lease is not given back.
     ///
-    /// A tree that cannot be killed keeps its lock: the guardian stays as long as the tree, or this process if the
-    /// guardian is dead.
+    /// A tree that cannot be killed keeps its lock: the guardian stays as long as the tree, or this process if
+    /// the guardian is dead.
     pub async fn dismiss(mut self) {
         if self.busy {
             self.kill();
@@ -289,8 +291,8 @@ impl GuardianHandle {
                     return self.peer.retire();
                 }
                 self.flush();
-                // A pause would be most of the life of a short command, so wait for the kernel's report. The timer is
-                // for a debugger, under which reaping is not possible at that moment.
+                // A pause would be most of the life of a short command, so wait for the kernel's report. The
+                // timer is for a debugger, under which reaping is not possible at that moment.
                 tokio::select! {
                     () = poll_fn(|context| self.peer.poll_children(context)) => {}
                     () = sleep(POLL_INTERVAL) => {}

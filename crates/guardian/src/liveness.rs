@@ -29,8 +29,8 @@ const PATIENCE_AT_THE_END: Duration = Duration::from_millis(100);
 const LOOK_AT_THE_END: Duration = Duration::from_millis(20);
 /// Time between looks while an answer is missing.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(150);
-// Gap (over twice `ANSWER_INTERVAL`) that means that this process was stopped, suspended or starved: the guardian
-// may have answered long ago.
+// Gap (over twice `ANSWER_INTERVAL`) that means that this process was stopped, suspended or starved: the
+// guardian may have answered long ago.
 const PAUSE: Duration = Duration::from_millis(400);
 
 /// Result of a look.
@@ -192,7 +192,8 @@ pub struct HealthCheck {
 }
 
 impl HealthCheck {
-    /// Asks, and resolves when the supervisor's loop has turned and the guardian has answered. It may never resolve.
+    /// Asks, and resolves when the supervisor's loop has turned and the guardian has answered. It may never
+    /// resolve.
     pub async fn round_trip(&self) {
         let number = self.wanted.fetch_add(1, Ordering::AcqRel) + 1;
         // Leaves a permit if the loop is busy.

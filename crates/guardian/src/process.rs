@@ -4,13 +4,13 @@
 //! overrides the inherited setting of SIGPIPE, which the command must get. Signals that kill for an impossible
 //! write (a pipe without a reader, the limit of a file's size) are ignored: the write then fails with an error.
 //!
-//! After a panic the guardian drains the command and gives the lease back, as whenever the supervisor is gone. So
-//! the process replaces itself with a fresh image of the same program, which has no locked lock and no other
+//! After a panic the guardian drains the command and gives the lease back, as whenever the supervisor is gone.
+//! So the process replaces itself with a fresh image of the same program, which has no locked lock and no other
 //! thread. The exec closes the guardians' sockets. The new image keeps the process id until the guardians have
 //! ended, because a service manager or a container kills the rest when the main process ends.
 //!
-//! [`begin`] comes first in `main`, before logging is set up. A panicking thread must never wait for what another
-//! thread may hold.
+//! [`begin`] comes first in `main`, before logging is set up. A panicking thread must never wait for what
+//! another thread may hold.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::os::fd::{BorrowedFd, IntoRawFd};
@@ -79,8 +79,8 @@ pub unsafe fn begin(count: c_int, words: *const *const c_char) -> Vec<OsString> 
         .collect()
 }
 
-/// Whether this process ignores the signal and inherited it otherwise. In a program that embeds this crate, Rust's
-/// start leaves no trace of SIGPIPE's earlier setting: assume the same.
+/// Whether this process ignores the signal and inherited it otherwise. In a program that embeds this crate,
+/// Rust's start leaves no trace of SIGPIPE's earlier setting: assume the same.
 pub(super) fn is_ignored_by_us(signal: libc::c_int) -> bool {
     let ours = IGNORED.iter().find(|(number, _)| *number == signal);
     ours.is_some_and(|(number, was_ignored)| {
@@ -89,8 +89,8 @@ pub(super) fn is_ignored_by_us(signal: libc::c_int) -> bool {
     })
 }
 
-/// Opens /dev/null for a missing stdin, stdout or stderr. Otherwise the next file would become one of them, and the
-/// log would go into the lock's record.
+/// Opens /dev/null for a missing stdin, stdout or stderr. Otherwise the next file would become one of them, and
+/// the log would go into the lock's record.
 fn open_the_first_three() {
     for number in 0..3 {
         if raw::closes_on_exec(number).is_some() {

@@ -68,8 +68,8 @@ impl Clone3<'_> {
             args.flags |= CLONE_INTO_CGROUP;
             args.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
         }
-        // SAFETY: neither memory nor stack is shared, so the child goes on with a copy, as after fork; `args` and
-        // `pidfd` outlive the call.
+        // SAFETY: neither memory nor stack is shared, so the child goes on with a copy, as after fork; `args`
+        // and `pidfd` outlive the call.
         let pid = unsafe {
             libc::syscall(
                 libc::SYS_clone3,

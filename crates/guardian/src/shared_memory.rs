@@ -1,8 +1,8 @@
 //! Memory that processes share: pages that are mapped once ([`Mapping`]), and bytes for forked processes
 //! ([`SharedBytes`]).
 //!
-//! The guardian reads the bytes after the supervisor's death. They are kept twice, and one number tells which copy
-//! counts: a writer that is killed leaves the earlier one.
+//! The guardian reads the bytes after the supervisor's death. They are kept twice, and one number tells which
+//! copy counts: a writer that is killed leaves the earlier one.
 
 use std::fs::File;
 use std::io;
@@ -48,8 +48,8 @@ impl<T: Shared> Mapping<T> {
 
     /// Maps a file that is at least as long.
     pub(super) fn of(file: &File, access: ProtFlags) -> nix::Result<Mapping<T>> {
-        // SAFETY: at an address of the kernel's choice. A file that is shorter, against the callers' promise, leads
-        // to a SIGBUS and nothing worse.
+        // SAFETY: at an address of the kernel's choice. A file that is shorter, against the callers' promise,
+        // leads to a SIGBUS and nothing worse.
         let memory = unsafe { mmap(None, T::LENGTH, access, MapFlags::MAP_SHARED, file, 0) }?;
         Ok(Mapping(memory.cast()))
     }

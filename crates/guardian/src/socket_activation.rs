@@ -1,5 +1,5 @@
-//! Socket activation: the listening descriptors that a service manager opened for this process (`LISTEN_FDS`) belong
-//! to the command. `LISTEN_PID` has to be its process id, unknown before the fork.
+//! Socket activation: the listening descriptors that a service manager opened for this process (`LISTEN_FDS`)
+//! belong to the command. `LISTEN_PID` has to be its process id, unknown before the fork.
 //!
 //! Variables for another process pass through untouched. Functions for the child must not allocate.
 
@@ -34,8 +34,8 @@ impl Sockets {
         (whose == pid && (1..=MOST).contains(&count)).then_some(Sockets { count })
     }
 
-    /// Whether a program's environment leaves out a variable: it is written anew, or (`for_command` is false) describes
-    /// what the program does not get.
+    /// Whether a program's environment leaves out a variable: it is written anew, or (`for_command` is false)
+    /// describes what the program does not get.
     pub(super) fn hides(name: &OsStr, for_command: bool) -> bool {
         let keeps = |hidden: &str| for_command && [COUNT, NAMES].contains(&hidden);
         ALL.iter().any(|hidden| name == *hidden && !keeps(hidden))

@@ -47,8 +47,8 @@ struct Dispositions {
 }
 
 impl Dispositions {
-    /// An ignored signal stays ignored (as `nohup` wants), a blocked one blocked. [`begin`](super::begin) ignores some
-    /// itself.
+    /// An ignored signal stays ignored (as `nohup` wants), a blocked one blocked. [`begin`](super::begin)
+    /// ignores some itself.
     fn read() -> Dispositions {
         let mut ignored = [false; 65];
         let mut differs = [false; 65];
@@ -135,8 +135,8 @@ pub(super) struct ExecImage {
 }
 
 impl ExecImage {
-    /// Does what `execvp` does before the exec, with these changes to this environment. EINVAL: a word holds a NUL, or
-    /// a variable's name is invalid.
+    /// Does what `execvp` does before the exec, with these changes to this environment. EINVAL: a word holds a
+    /// NUL, or a variable's name is invalid.
     pub(super) fn prepare(
         program: &Program,
         changes: Vec<Change>,
@@ -271,8 +271,8 @@ fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, Errno>
 }
 
 /// Checks that `name` can be executed, with `path` as `PATH`, before an instance competes or takes a message.
-/// Otherwise a fail-over would reveal a useless standby, and a typo would cost each message an attempt. A missing
-/// interpreter or another architecture shows only at the first start.
+/// Otherwise a fail-over would reveal a useless standby, and a typo would cost each message an attempt. A
+/// missing interpreter or another architecture shows only at the first start.
 ///
 /// # Errors
 /// ENOENT: there is no such command. EACCES: it may not be executed, or a directory that may not be searched
@@ -326,7 +326,8 @@ pub(super) fn spawn(
     match unsafe { containment.fork() }? {
         Forked::Child => become_command(image, context, handed, join, parent, tell.as_fd()),
         Forked::Parent(pid) => {
-            // Parent and child both do this, so that it is done before either relies on it. Fails after the exec.
+            // Parent and child both do this, so that it is done before either relies on it. Fails after the
+            // exec.
             let _ = setpgid(Pid::from_raw(pid), Pid::from_raw(pid));
             Ok(Child { pid, exec_result })
         }

@@ -1,7 +1,6 @@
 //! Decisions of the guardian: deadlines, drains and kills, as a function of time and events.
 //!
-//! This module is pure: it reads no clock, sends no signal, and never allocates. [`super::event_loop`] takes the
-//! returned steps in order.
+//! This module is pure: it reads no clock, sends no signal, and never allocates.
 //!
 //! ```text
 //! Idle ──▶ Running ──▶ Draining ──▶ Killing ──▶ Idle
@@ -20,27 +19,20 @@ pub const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// Event that the guardian decides about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Time has passed.
     Ticked,
-    /// The command's process was forked under these deadlines.
     Forked {
         deadlines: Deadlines,
         stop_signal: i32,
         pid: i32,
     },
-    /// The exec of the command succeeded.
     Executed,
-    /// The exec failed; the process is about to exit.
+    /// The process is about to exit.
     NotExecuted { errno: i32 },
-    /// The supervisor set new deadlines.
     Extended(Deadlines),
-    /// The supervisor orders a drain.
     DrainAsked { signal: i32, end_of_grace: Instant },
-    /// The supervisor orders a kill of the tree.
     KillAsked,
     /// The supervisor is dead, or sends nonsense.
     Orphaned,
-    /// The main process ended.
     MainExited(Exit),
     /// Others outlive the main process. Repeated at each look.
     OthersLive,
@@ -51,9 +43,9 @@ pub enum Input {
 /// Content of a control file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlState {
-    /// Time until which the command may believe in its control; [`Instant::ZERO`]: never.
+    /// Time until which the command may believe in its control, or [`Instant::ZERO`].
     pub until: Instant,
-    /// Time of the kill after a stop signal; [`Instant::ZERO`]: no drain.
+    /// Time of the kill after a stop signal, or [`Instant::ZERO`].
     pub drain: Instant,
 }
 
@@ -61,7 +53,7 @@ impl ControlState {
     /// No control, and nothing to stop.
     pub const NONE: ControlState = ControlState::until(Instant::ZERO);
 
-    /// Control until this moment, with no drain begun.
+    /// Control until this moment.
     #[must_use]
     pub const fn until(until: Instant) -> ControlState {
         let drain = Instant::ZERO;
@@ -83,17 +75,15 @@ pub enum StopTo {
 /// Action for the event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Report to the supervisor.
     Tell(WorkloadEvent),
-    /// Signal the main process's group, then continue its stopped processes.
+    /// Also continue its stopped processes.
     SignalGroup(i32),
-    /// Signal the main process alone, then continue the stopped processes of its group.
+    /// Likewise for the main process alone.
     SignalMain(i32),
-    /// Send SIGTERM, and SIGCONT to stopped ones, to direct children outside the group that have not had it yet.
+    /// Send SIGTERM, and SIGCONT if stopped, to new direct children outside the group.
     TermRest,
-    /// Kill the whole tree, until it is empty.
     Kill,
-    /// Give the lease of the dead supervisor back, and go.
+    /// Give the dead supervisor's lease back, and go.
     Depart,
 }
 
@@ -150,7 +140,6 @@ pub struct GuardianState {
     grace: Duration,
     /// For what a command left behind, while the supervisor lives: it grants that much, or less.
     left_behind: Option<Duration>,
-    /// Last signal to the group or the main process.
     sent: i32,
     sent_to_main: bool,
     orphaned: bool,
@@ -218,8 +207,7 @@ impl GuardianState {
         matches!(self.phase, Phase::Draining { .. })
     }
 
-    /// Content of the control file. A command that was asked to end because control is in doubt must not believe in
-    /// it any more.
+    /// A command that was asked to end because control is in doubt must not believe in it any more.
     pub(super) fn control(&self) -> ControlState {
         let kill_at = self.deadlines.kill_at;
         match self.phase {
@@ -240,7 +228,7 @@ impl GuardianState {
         }
     }
 
-    /// Returns the time at which [`Input::Ticked`] has a consequence.
+    /// Time at which [`Input::Ticked`] has a consequence.
     pub fn next(&self) -> Instant {
         match self.phase {
             Phase::Idle => Instant::FOREVER,
@@ -328,7 +316,6 @@ impl GuardianState {
         steps
     }
 
-    /// Grace of a drain that has none of its own.
     fn grace(&self) -> Duration {
         let Deadlines { term_at, kill_at } = self.deadlines;
         if kill_at == Instant::FOREVER || term_at == Instant::FOREVER {
@@ -388,8 +375,8 @@ impl GuardianState {
                 self.phase = Phase::Draining {
                     end: before.min(end),
                 };
-                // After the main process, the rest has already got its signal. Do not repeat one, either: at a
-                // deadline supervisor and guardian both act, and to many programs a second signal means "at once".
+                // After the main process, the rest has got its signal. Do not repeat one, either: at a deadline
+                // supervisor and guardian both act, and often a second signal means "at once".
                 if self.main != Main::Ended && self.sent != signal {
                     self.signal(signal, steps);
                 }
@@ -399,7 +386,6 @@ impl GuardianState {
 
     fn signal(&mut self, signal: i32, steps: &mut Steps) {
         self.sent = signal;
-        // Without it, no process passes the signal on.
         self.sent_to_main = self.stop_to == StopTo::Main && self.main != Main::Ended;
         match (signal, self.sent_to_main) {
             (0, _) => {}
@@ -420,7 +406,6 @@ impl GuardianState {
 
     fn others_live(&mut self, now: Instant, steps: &mut Steps) {
         match self.phase {
-            // It needs neither report nor signal.
             Phase::Idle | Phase::Killing { .. } => return,
             Phase::Running | Phase::Draining { .. } => {}
         }

@@ -215,8 +215,8 @@ impl Children {
         }
     }
 
-    /// Calls `visit` with every direct child, zombies included. The kernel's list is no snapshot: it can miss a child
-    /// while others come and go.
+    /// Calls `visit` with every direct child, zombies included. The kernel's list is no snapshot: it can miss a
+    /// child while others come and go.
     pub(super) fn each(&self, visit: impl FnMut(i32)) {
         match &self.list {
             Some(list) => each_listed(list, visit),
@@ -328,8 +328,8 @@ pub(super) fn reap_ended(spare: &[i32]) -> Vec<i32> {
     children
 }
 
-/// Whether there are no children but `spare`. The kernel confirms "no children", but not "only these". So the list
-/// has to do, if it names each spared child.
+/// Whether there are no children but `spare`. The kernel confirms "no children", but not "only these". So the
+/// list has to do, if it names each spared child.
 fn none_but(spare: &[i32], listed: &[i32]) -> bool {
     if is_childless() {
         return true;

@@ -24,19 +24,19 @@ pub struct Terminal {
 impl Terminal {
     /// Returns the terminal, if this process group is in its foreground.
     ///
-    /// In a pipeline (`trafficcop … | less`) there is none: the other processes of the job are in this group, and
-    /// would be in the background. Ctrl-C then reaches them and this process, and the command by its drain.
+    /// In a pipeline (`trafficcop … | less`) there is none: the job's other processes are in this group, and
+    /// would be in the background. Ctrl-C then reaches this process, and the command by its drain.
     ///
-    /// What a script starts by `&` has none, either: it shares the group of the script, which is in the foreground.
-    /// By POSIX, a shell without job control starts it with SIGINT ignored and nothing on stdin. A terminal on stdin
-    /// means the foreground after all.
+    /// What a script starts by `&` has none, either: it shares the group of the script. By POSIX, a shell
+    /// without job control starts it with SIGINT ignored and nothing on stdin; a terminal there means the
+    /// foreground after all.
     #[must_use]
     pub fn ours(sigint_is_ignored: bool) -> Option<Terminal> {
         if is_pipe(stdin().as_fd()) || is_pipe(stdout().as_fd()) {
             return None;
         }
         let ours = getpgrp();
-        // Fails for any but the controlling terminal (ENOTTY).
+        // ENOTTY if it is not the controlling terminal.
         let foreground = |fd: &OwnedFd| tcgetpgrp(fd) == Ok(ours);
         let standard = [
             stdin().as_fd().try_clone_to_owned(),
@@ -55,7 +55,7 @@ impl Terminal {
             .into_iter()
             .filter_map(Result::ok)
             .find(foreground)
-            // With all three redirected, Ctrl-C may still come from a terminal.
+            // Ctrl-C may still come from a terminal.
             .or_else(|| tty().filter(foreground))
             .map(|fd| Terminal { fd, ours })
     }
@@ -63,12 +63,12 @@ impl Terminal {
     /// Puts a process group of this session into the foreground.
     ///
     /// # Errors
-    /// Those of tcsetpgrp(3): the group is gone, or the terminal is.
+    /// Those of tcsetpgrp(3): group or terminal is gone.
     pub fn give(&self, group: i32) -> io::Result<()> {
         set_foreground(self.fd.as_fd(), Pid::from_raw(group))
     }
 
-    /// Puts the group of the caller of [`Terminal::ours`] into the foreground.
+    /// Puts the caller's group back into the foreground.
     ///
     /// # Errors
     /// Those of tcsetpgrp(3).
@@ -76,7 +76,7 @@ impl Terminal {
         set_foreground(self.fd.as_fd(), self.ours)
     }
 
-    /// Whether the group of [`Terminal::ours`] is in the foreground now.
+    /// Whether the caller's group is in the foreground now.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         tcgetpgrp(&self.fd) == Ok(self.ours)
@@ -93,7 +93,7 @@ impl Terminal {
 #[derive(Debug)]
 pub(super) struct Foreground {
     terminal: Option<Terminal>,
-    /// Whether the command has it, or takes it as soon as it starts.
+    /// Whether the command has it, or takes it at its start.
     lent: bool,
     pub(super) witness: Witness,
 }
@@ -123,48 +123,44 @@ impl Foreground {
         self.terminal.as_ref().map(|t| t.as_fd().as_raw_fd())
     }
 
-    /// Decides before the fork whether the command gets the terminal: not if a shell took it meanwhile. In a PID
-    /// namespace the child could not check: this group has no number there.
+    /// Decides before the fork whether the command gets the terminal: not if a shell took it. In a PID
+    /// namespace the child could not check, because this group has no number there.
     pub(super) fn lend(&mut self) {
         self.lent = self.terminal.as_ref().is_some_and(Terminal::is_ours);
     }
 
-    /// Starts the witness, after the fork of the command.
     pub(super) fn is_lent_to(&mut self, group: i32) {
         if self.lent {
             self.witness.begin(group);
         }
     }
 
-    /// Takes the terminal, in the command's process, which leads its group and has all signals blocked. Makes one
-    /// system call and does not allocate.
+    /// Takes the terminal, in the command's process, which leads its group and blocks all signals.
     pub(super) fn occupy(&self) {
         if let Some(terminal) = &self.terminal
             && self.lent
         {
-            // On failure the command is in the background, as without trafficcop.
+            // On failure it is in the background, as without trafficcop.
             let _ = tcsetpgrp(terminal.as_fd(), getpgrp());
         }
     }
 
-    /// Takes the terminal back after the command, not yet reaped, has stopped or ended. A group that took it
-    /// meanwhile keeps it: a shell that saw this process stopped reads from it.
+    /// Takes the terminal back from the stopped or ended, unreaped command. A group that took it meanwhile
+    /// keeps it: a shell that saw this process stopped reads from it.
     pub(super) fn take_back(&mut self, group: i32) {
         if std::mem::take(&mut self.lent)
             && let Some(terminal) = &self.terminal
             && (terminal.is_with(group) || tcgetpgrp(terminal).is_ok_and(is_ours_or_empty))
         {
-            // Fails only if the terminal is gone.
             let _ = terminal.take_back();
         }
     }
 
-    /// Gives the terminal to the command again, if this process was continued in the foreground.
+    /// For a process that was continued in the foreground.
     pub(super) fn lend_again(&mut self, group: i32) {
         if let Some(terminal) = &self.terminal
             && terminal.is_ours()
         {
-            // The group may have ended while this process was stopped.
             self.lent = terminal.give(group).is_ok();
         }
     }
@@ -176,8 +172,7 @@ impl AsFd for Terminal {
     }
 }
 
-/// The command may be a shell that has put a job of its own into the foreground. A group without a number here
-/// is another job's.
+/// The command may be a shell with a job in the foreground. A group without a number is another job's.
 fn is_ours_or_empty(group: Pid) -> bool {
     let (group, me) = (group.as_raw(), getpid().as_raw());
     let mut others = false;
@@ -192,9 +187,8 @@ fn is_pipe(fd: BorrowedFd<'_>) -> bool {
         .is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO)
 }
 
-/// From the background, tcsetpgrp stops the caller with SIGTTOU, unless it is blocked.
+/// In the background, tcsetpgrp stops a caller that does not block SIGTTOU.
 fn set_foreground(fd: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
-    // In this thread alone: the kernel checks the caller's mask.
     let old =
         SigSet::from(Signal::SIGTTOU).thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
     let done = tcsetpgrp(fd, group);
@@ -205,13 +199,13 @@ fn set_foreground(fd: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
 /// Whether this process group is in the foreground of the controlling terminal.
 #[must_use]
 pub fn is_in_foreground() -> bool {
-    // Without O_NONBLOCK, a terminal whose line is down lets the open wait for its carrier.
+    // With O_NONBLOCK, a terminal whose line is down does not wait for its carrier.
     let flags = OFlag::O_RDONLY | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let terminal = open("/dev/tty", flags, Mode::empty());
     terminal.is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
 }
 
-/// Sends this process group a signal that the terminal sent to the command's group only.
+/// Sends a signal of the terminal, which only the command's group got, to this group.
 pub fn pass_to_own_group(signal: i32) {
     raw::kill(0, signal);
 }
@@ -219,16 +213,16 @@ pub fn pass_to_own_group(signal: i32) {
 /// Origin of a request to stop this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopAsked {
-    /// A `kill -TSTP`, for this process alone.
+    /// A `kill -TSTP` of this process.
     BySomebody,
-    /// Ctrl-Z, which the terminal sent to every process of this group.
+    /// Ctrl-Z, which the terminal sent to this group.
     ByTheTerminal,
-    /// Ctrl-Z, which the terminal sent to the command's group only.
+    /// Ctrl-Z, which the terminal sent to the command's group.
     OfTheCommand,
 }
 
 impl StopAsked {
-    /// Finds the origin of a SIGTSTP that has just come: the terminal signals its foreground group.
+    /// Finds the origin of a new SIGTSTP: the terminal signals its foreground group.
     #[must_use]
     pub fn of_a_signal() -> StopAsked {
         if is_in_foreground() {
@@ -241,23 +235,23 @@ impl StopAsked {
 
 /// Stops this process. Returns when it was continued; at once if no process could continue it.
 ///
-/// After a Ctrl-Z that only the command received, it stops the whole group, as the terminal would have done:
-/// a script that waits for this process has to stop, too, or the user's shell gets no prompt. The kernel never
-/// stops an orphaned group by SIGTSTP. There Ctrl-Z has no effect, and `kill -TSTP` leads to a SIGSTOP.
+/// After a Ctrl-Z of the command's group, it stops the whole group: a script that waits for this process has to
+/// stop, too, or the user's shell gets no prompt. The kernel never stops an orphaned group by SIGTSTP: there
+/// Ctrl-Z has no effect, and `kill -TSTP` leads to a SIGSTOP.
 ///
 /// # Errors
 /// Those of sigaction(2) and kill(2).
 pub fn stop_ourselves(asked: StopAsked) -> io::Result<()> {
     match asked {
         StopAsked::BySomebody if is_orphaned() => Ok(raise(Signal::SIGSTOP)?),
-        // To this thread, so that it has stopped before the handler is back.
+        // To this thread, so that it stops before the handler is back.
         StopAsked::BySomebody | StopAsked::ByTheTerminal => by_default(|| raise(Signal::SIGTSTP)),
         StopAsked::OfTheCommand => by_default(|| killpg(getpgrp(), Signal::SIGTSTP)),
     }
 }
 
 fn by_default(stop: impl FnOnce() -> nix::Result<()>) -> io::Result<()> {
-    // The handler would just be called once more.
+    // The handler would only be called again.
     let handler = raw::take_default(Signal::SIGTSTP)?;
     let open = SigSet::from(Signal::SIGTSTP);
     let mask = open.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_UNBLOCK)?;
@@ -267,8 +261,8 @@ fn by_default(stop: impl FnOnce() -> nix::Result<()>) -> io::Result<()> {
     Ok(stopped?)
 }
 
-/// Whether the group is orphaned: no member's parent is in another group of this session and could continue it.
-/// Also true if no process is visible.
+/// Whether no member's parent is in another group of this session and could continue the group. Also true if no
+/// process is visible.
 fn is_orphaned() -> bool {
     let (group, session) = (getpgrp(), getsid(None).ok());
     let watches = |parent: i32| {

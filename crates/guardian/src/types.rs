@@ -40,8 +40,8 @@ impl std::fmt::Display for Contain {
 pub struct Program {
     /// The command and its arguments; not empty.
     pub words: Vec<OsString>,
-    /// Whether it inherits stdin and perhaps the terminal's foreground. Otherwise its stdin comes with the order, or
-    /// is /dev/null.
+    /// Whether it inherits stdin and perhaps the terminal's foreground. Otherwise its stdin comes with the
+    /// order, or is /dev/null.
     pub in_front: bool,
 }
 
@@ -93,21 +93,21 @@ pub struct Setup {
     pub contain: Contain,
     /// Time from the stop signal to SIGKILL when the supervisor is dead and no deadline is known.
     pub grace: Duration,
-    /// Time from SIGTERM to SIGKILL for what the command left behind, while the supervisor lives. `None`: the time
-    /// between the deadlines, else `grace`.
+    /// Time from SIGTERM to SIGKILL for what the command left behind, while the supervisor lives. `None`: the
+    /// time between the deadlines, else `grace`.
     pub left_behind: Option<Duration>,
-    /// Longest time from the supervisor's death to SIGKILL, if the lock dies with the supervisor: a longer drain is
-    /// cut, and orders that have not begun are dropped. `None`: the lock outlives the supervisor.
+    /// Longest time from the supervisor's death to SIGKILL, if the lock dies with the supervisor: a longer
+    /// drain is cut, and orders that have not begun are dropped. `None`: the lock outlives the supervisor.
     pub orphan_grace: Option<Duration>,
-    /// Callback with the last release info, after the supervisor's death and the tree's end. It may take its time,
-    /// allocate and build a runtime.
+    /// Callback with the last release info, after the supervisor's death and the tree's end. It may take its
+    /// time, allocate and build a runtime.
     pub on_orphaned: fn(&[u8]),
     /// Variables that no program inherits, such as credentials.
     pub withheld: Vec<OsString>,
     /// Tie to another guardian under the same lease.
     pub partner: Option<Partner>,
-    /// Whether the command only tells others that this instance is in control. The guardian cannot kill those, so
-    /// every drain begins with "not in control" in the control file. They own the terminal.
+    /// Whether the command only tells others that this instance is in control. The guardian cannot kill those,
+    /// so every drain begins with "not in control" in the control file. They own the terminal.
     pub tells_others: bool,
 }
 

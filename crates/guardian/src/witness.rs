@@ -1,7 +1,7 @@
 //! A process in the command's group that dies of the terminal's SIGINT or SIGQUIT, and so shows that it came.
 //!
-//! The terminal signals the foreground group alone. If the command handles that and exits 0, nothing else shows that
-//! a person wanted to end the whole job.
+//! The terminal signals the foreground group alone. If the command handles that and exits 0, nothing else shows
+//! that a person wanted to end the whole job.
 
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};

@@ -1,9 +1,9 @@
 //! A cgroup (version 2) of the command's own, which the kernel kills at one stroke, even if its processes fork,
 //! daemonise or change their user meanwhile.
 //!
-//! Guardian and supervisor both hold it. The guardian spawns into it, either kills it, and the supervisor removes
-//! it. It lies in the cgroup of this process, which stays as it was: no controller is enabled and no process is
-//! moved. After [`Cgroup::prepare`] only [`Cgroup::remove`] and [`Cgroup::clear`] allocate.
+//! Guardian and supervisor both hold it. The guardian spawns into it, either kills it, and the supervisor
+//! removes it. It lies in the cgroup of this process, which stays as it was: no controller is enabled and no
+//! process is moved. After [`Cgroup::prepare`] only [`Cgroup::remove`] and [`Cgroup::clear`] allocate.
 
 use std::fs;
 use std::io;
@@ -50,8 +50,8 @@ pub struct Cgroup {
 }
 
 impl Cgroup {
-    /// Makes a cgroup below that of this process, untried. First it kills and removes what dead instances left: without
-    /// guardian and supervisor, a tree controls nothing.
+    /// Makes a cgroup below that of this process, untried. First it kills and removes what dead instances left:
+    /// without guardian and supervisor, a tree controls nothing.
     ///
     /// # Errors
     /// One line: what is missing and what to do.
@@ -72,8 +72,8 @@ impl Cgroup {
         made.try_out().map(drop)
     }
 
-    /// Tries it with a process: the way in, and the count. False: no process can be born in it, which a guardian that
-    /// was forked before does not know.
+    /// Tries it with a process: the way in, and the count. False: no process can be born in it, which a
+    /// guardian that was forked before does not know.
     ///
     /// # Errors
     /// One line: what is missing and what to do.
@@ -159,11 +159,11 @@ impl Cgroup {
         self.bears.store(false, Ordering::Relaxed);
     }
 
-    /// Whether [`Cgroup::fork`] lets the child be born inside. A move takes some 15 ms on an idle machine, until all
-    /// processors have passed a quiet point of the kernel.
+    /// Whether [`Cgroup::fork`] lets the child be born inside. A move takes some 15 ms on an idle machine,
+    /// until all processors have passed a quiet point of the kernel.
     ///
-    /// Birth needs clone3, and a cgroup that was never killed: Linux 6.18 compares its count of kills with that of the
-    /// parent's cgroup, takes the child for unborn at the kill, and kills it.
+    /// Birth needs clone3, and a cgroup that was never killed: Linux 6.18 compares its count of kills with that
+    /// of the parent's cgroup, takes the child for unborn at the kill, and kills it.
     #[must_use]
     pub fn bears(&self) -> bool {
         self.bears.load(Ordering::Relaxed)
@@ -269,7 +269,8 @@ impl Cgroup {
         Ok(())
     }
 
-    /// Whether nothing lives inside; a zombie does not live. A removed cgroup is empty, an unreadable one is not.
+    /// Whether nothing lives inside; a zombie does not live. A removed cgroup is empty, an unreadable one is
+    /// not.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         is_empty(&self.events)

@@ -1,12 +1,12 @@
 //! The lock holder: a tiny process outside of the namespace that holds a file's lock until the namespace is
 //! empty.
 //!
-//! When a namespace's init dies, the kernel closes init's descriptors first and only then kills the others;
-//! supervisor and guardian may be dead by then. A lock that only these held would be free while a process of the
-//! command, which has closed its copy, still runs its last instructions.
+//! A dying init first loses its descriptors; only then does the kernel kill the others. Supervisor and guardian
+//! may be dead by then. Without another holder the lock would be free while a process of the command, which has
+//! closed its copy, still runs its last instructions.
 //!
-//! It waits for init's pidfd, which becomes readable only when the namespace is empty. Without a guardian, the
-//! dead main process stays unreaped, and init waits for that: so a namespace of dead processes counts as empty.
+//! It waits for init's pidfd, which becomes readable when the namespace is empty. Without a guardian, init
+//! waits for the dead main process to be reaped: so a namespace of dead processes counts as empty.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -16,14 +16,13 @@ use nix::poll::{PollFlags, PollTimeout};
 use super::super::raw::{self, Forked, Quiet};
 use super::Pidns;
 
-/// Name of the lock holder: a kill by the product's name spares it.
+/// Spared by a kill by the product's name.
 pub const NAME: &std::ffi::CStr = c"lock-until-gone";
 
-/// Longest pause between looks at a namespace without a guardian, in ms.
+/// In ms.
 const LONGEST_NAP: u8 = 50;
 
-/// Starts the lock holder of `lock`, a child of the caller in its own session. The caller reaps it, and spares
-/// it when it kills its children.
+/// Starts the lock holder of `lock`, a child of the caller, which reaps it and spares it in kills.
 ///
 /// # Errors
 /// Those of fork(2).

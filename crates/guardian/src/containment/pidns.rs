@@ -4,15 +4,15 @@
 //! guardian ─┬─ init (pid 1 of the namespace): reaps orphans, dies with the guardian or at the deadline
 //!           └─ the command's main process, in the namespace, with a /proc of its own
 //! ```
-//! The guardian stays the parent of the main process, so that statuses, job control and the kill of direct
-//! children work as without a namespace. For that a midwife (a child of the guardian that lives for a
-//! millisecond) joins the namespace and forks the main process on the guardian's behalf.
+//! The guardian stays the parent of the main process: statuses, job control and kills of direct children work as
+//! without a namespace. For that a midwife, a short-lived child of the guardian, joins the namespace and forks the
+//! main process on the guardian's behalf.
 //!
-//! Init dies when the guardian dies (PDEATHSIG, and the end of their socket). It also dies at the deadline, even
-//! if guardian and supervisor are both stopped: it reads the deadline from a page it shares with the guardian.
+//! Init dies with the guardian (PDEATHSIG, and the end of their socket). It also dies at the deadline, which it
+//! reads from a shared page, even if guardian and supervisor are both stopped.
 //!
-//! Without privilege the namespace lies in a user namespace, in which the command keeps its user id. Nothing
-//! here allocates after the probe.
+//! Without privilege there is a user namespace around, in which the command keeps its user id. Nothing here
+//! allocates after the probe.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -36,34 +36,34 @@ use super::super::raw::{self, Clone3, Forked, Quiet};
 use super::super::shared_memory::{Mapping, SharedDeadline};
 use trafficcop_core::clock::Instant;
 
-/// The guardian acts before init, and reports what it did.
+/// The guardian acts and reports before init.
 const INIT_MARGIN: Duration = Duration::from_millis(100);
 
-/// Living namespace, as the guardian holds it.
+/// Living namespace.
 #[derive(Debug)]
 pub struct Pidns {
     init: i32,
     pidfd: OwnedFd,
-    /// Socket to init: one byte is a signal for all; its end is the guardian's death.
+    /// Socket to init: a byte is a signal for all, its end the guardian's death.
     control: OwnedFd,
-    /// Pidfd of the guardian, by which the main process checks that it lives: inside, `getppid` is 0.
+    /// Shows the main process that the guardian lives: inside, `getppid` is 0.
     guardian: OwnedFd,
     deadline: Mapping<SharedDeadline>,
-    /// The guardian's capability bounding set, if there is a user namespace to join, which begins with a full one.
+    /// The guardian's capability bounding set, for a user namespace, which begins with a full one.
     user: Option<u64>,
 }
 
 impl Pidns {
-    /// Checks with a process in it that such a namespace is available.
+    /// Checks with a process that such a namespace is available.
     ///
     /// # Errors
-    /// One line that says what is missing and what to do.
+    /// One line: what is missing and what to do.
     pub fn available() -> Result<(), String> {
         probe().map_err(|why| format!("no PID namespace available: {why}"))
     }
 
-    /// Makes a namespace with nothing but its init, a child of the caller. It lasts until [`Pidns::kill`], the death
-    /// of the calling thread, or [`INIT_MARGIN`] after `kill_at`.
+    /// Makes a namespace with init alone, a child of the caller. It lasts until [`Pidns::kill`], the death of
+    /// the calling thread, or [`INIT_MARGIN`] after `kill_at`.
     ///
     /// # Errors
     /// Those of clone3(2) and of user_namespaces(7).
@@ -143,8 +143,8 @@ impl Pidns {
         }
     }
 
-    /// Forks; the child is in the namespace, but a child of the caller, and has a /proc of its own. PDEATHSIG is set,
-    /// and the child has checked that the caller lives.
+    /// Forks a child of the caller in the namespace, with a /proc of its own. PDEATHSIG is set, and the child
+    /// has checked that the caller lives.
     ///
     /// # Errors
     /// The child could not be brought there; there is no child then.
@@ -227,7 +227,7 @@ impl Pidns {
             return Err(Errno::ESRCH);
         }
         unshare(CloneFlags::CLONE_NEWNS)?;
-        // Later mounts outside appear in here, too; not the other way round.
+        // Later mounts outside appear inside, too.
         mount(
             None::<&str>,
             "/",
@@ -257,7 +257,7 @@ impl Pidns {
             .store(kill_at.as_nanos(), Ordering::Release);
     }
 
-    /// Makes init signal every process of the namespace but itself.
+    /// Makes init signal all other processes inside.
     ///
     /// # Errors
     /// Init is dead (EPIPE), or does not read (EAGAIN).
@@ -268,15 +268,13 @@ impl Pidns {
         Ok(())
     }
 
-    /// Kills init, and so everything in the namespace. Returns at once: init's death is complete only after the
-    /// caller has reaped the main process.
+    /// Kills init, and so everything inside. Returns at once: init dies only after the caller has reaped the
+    /// main process.
     pub fn kill(&self) {
-        // Fails only if init is already dead.
         let _ = raw::pidfd_signal(self.pidfd.as_fd(), libc::SIGKILL);
     }
 
-    /// Whether only init is left, after the main process was reaped: all others become children of init. Returns
-    /// false if that is unknown.
+    /// Whether only init is left, after the main process was reaped. Returns false if that is unknown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         if self.is_over() {
@@ -297,12 +295,11 @@ impl Pidns {
         }
     }
 
-    /// Whether only init lives. Without a guardian, the dead main process may stay unreaped.
+    /// Without a guardian, the dead main process may stay unreaped.
     pub(super) fn holds_only_the_dead(&self) -> bool {
         let is_dead = match self.deadline.main.load(Ordering::Acquire) {
             0 => true,
             pid => match raw::pidfd_open(pid) {
-                // Readable once the process has ended, reaped or not.
                 Ok(pidfd) => raw::is_readable(pidfd.as_fd()),
                 Err(e) => e.raw_os_error() == Some(libc::ESRCH),
             },
@@ -311,7 +308,6 @@ impl Pidns {
         is_dead && self.is_empty()
     }
 
-    /// Returns a descriptor that is readable when the guardian is dead.
     pub(super) fn guardian(&self) -> BorrowedFd<'_> {
         self.guardian.as_fd()
     }
@@ -322,13 +318,13 @@ impl Pidns {
         raw::is_readable(self.pidfd.as_fd())
     }
 
-    /// Returns init's pid outside: a child of the guardian, to be reaped.
+    /// Returns init's pid outside, to be reaped.
     #[must_use]
     pub fn init(&self) -> i32 {
         self.init
     }
 
-    /// Returns a descriptor that is readable when the namespace is empty for good.
+    /// Returns a descriptor that is readable when init is dead.
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
@@ -346,7 +342,6 @@ fn tell(to: &OwnedFd, word: Note, value: i32) {
     let mut record = [0; 8];
     record[..4].copy_from_slice(&(word as i32).to_ne_bytes());
     record[4..].copy_from_slice(&value.to_ne_bytes());
-    // Without a reader the guardian is dead, and soon this process.
     let _ = write(to, &record);
 }
 
@@ -369,8 +364,8 @@ fn hear(from: &OwnedFd) -> Option<(Note, i32)> {
     }
 }
 
-/// Init blocks every signal that can be blocked (those from inside have no effect on it anyway). It ignores
-/// SIGCHLD, so that the kernel reaps for it.
+/// Init blocks all signals (those from inside have no effect on it anyway), and ignores SIGCHLD, so that the
+/// kernel reaps for it.
 fn run_init(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32)>) -> ! {
     let ready = ascend(control, user);
     let errno = ready.as_ref().map_or_else(|e| *e as i32, |_| 0);
@@ -398,13 +393,12 @@ fn run_init(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32
             // -1: every process of the namespace but init.
             Ok(1) => raw::kill(-1, i32::from(byte[0])),
             Err(Errno::EAGAIN | Errno::EINTR) => {}
-            // The guardian is dead, or has closed its end.
             _ => end_all(),
         }
     }
 }
 
-/// The kernel would kill the others as well, but only late in init's end.
+/// The kernel would kill the others only late in init's end.
 fn end_all() -> ! {
     raw::kill(-1, libc::SIGKILL);
     raw::exit(0)
@@ -412,13 +406,12 @@ fn end_all() -> ! {
 
 fn ascend(control: &OwnedFd, user: Option<(u32, u32)>) -> nix::Result<TimerFd> {
     if let Some((user, group)) = user {
-        // The user id stays. The kernel demands this order: no gid_map before setgroups is denied.
+        // The kernel demands this order: no gid_map before setgroups is denied.
         put(c"/proc/self/setgroups", b"deny")?;
         put_map(c"/proc/self/uid_map", user)?;
         put_map(c"/proc/self/gid_map", group)?;
     }
-    // After the change of user namespace, and before the first look at the socket: a guardian that died earlier
-    // has closed it.
+    // After the change of user namespace, and before the first look at the socket: an earlier end is seen there.
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     let _ = prctl::set_name(c"namespace-init");
     raw::ignore(libc::SIGCHLD);

@@ -1,7 +1,7 @@
 //! The machine that a guardian runs on: its descriptors, its children and what contains them.
 //!
-//! The descriptors are opened once: setting a timer needs neither memory nor a descriptor. It decides only how often
-//! to try a fork, and to begin no command whose lock has died with the supervisor.
+//! The descriptors are opened once: setting a timer needs neither memory nor a descriptor. It decides only how
+//! often to try a fork, and to begin no command whose lock has died with the supervisor.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -58,8 +58,8 @@ pub(crate) struct Kernel {
 }
 
 impl Kernel {
-    /// Sets everything up, or reports that there is no guardian: foreign descriptors are not `closed`, or there are no
-    /// timers and signals.
+    /// Sets everything up, or reports that there is no guardian: foreign descriptors are not `closed`, or there
+    /// are no timers and signals.
     pub(crate) fn open(
         closed: nix::Result<()>,
         setup: Setup,

@@ -44,7 +44,8 @@ impl<S: System> EventLoop<S> {
         }
     }
 
-    /// Sends SIGTERM to direct children outside the group, once each; more become direct children as parents end.
+    /// Sends SIGTERM to direct children outside the group, once each; more become direct children as parents
+    /// end.
     pub(super) fn term_rest(&mut self) {
         self.system.term_hidden();
         let system = &self.system;

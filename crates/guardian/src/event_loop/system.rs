@@ -51,8 +51,8 @@ pub trait System {
 
     /// Sends what fits of these bytes. EAGAIN: the supervisor does not read.
     fn send(&mut self, bytes: &[u8]) -> nix::Result<usize>;
-    /// Receives what has arrived, and the descriptor with it, if this process could take it. 0 bytes: the supervisor's
-    /// end is closed. EAGAIN: nothing has arrived.
+    /// Receives what has arrived, and the descriptor with it, if this process could take it. 0 bytes: the
+    /// supervisor's end is closed. EAGAIN: nothing has arrived.
     fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<(usize, Option<OwnedFd>)>;
 
     // --- the children ---

@@ -70,8 +70,8 @@ impl Process {
         }
     }
 
-    /// Asks the kernel: the runtime's readiness may be older than a pause. Clears that, or it would wake this task for
-    /// nothing.
+    /// Asks the kernel: the runtime's readiness may be older than a pause. Clears that, or it would wake this
+    /// task for nothing.
     fn ask(
         &self,
         interest: Interest,
@@ -154,8 +154,8 @@ impl Peer for Process {
     fn sweep(&mut self, long: bool) -> bool {
         self.containment.kill();
         if long && tree::is_child(self.pid) {
-            // Killed but not dead, it is stuck in the kernel and keeps its children. It cannot reap them any more,
-            // so no other process can get their ids.
+            // Killed but not dead, it is stuck in the kernel and keeps its children. It cannot reap them any
+            // more, so no other process can get their ids.
             for child in tree::children_of(self.pid) {
                 tree::signal(child, libc::SIGKILL);
             }
