@@ -1,10 +1,10 @@
-//! The guardian's loop: poll, look at the clock, at the children, at the socket; do what [`GuardianState`]
-//! decides.
+//! The guardian's loop: it waits, looks at the clock, the children and the socket, and does what
+//! [`GuardianState`] decides.
 //!
-//! While a command runs it does not allocate (but for release info larger than the one before), and waits in
-//! `poll` only, never for a supervisor that does not read. All that it sees and does goes through [`System`],
-//! so that the simulated fleet runs this very loop. It must never act on an incomplete frame, begin what is
-//! ordered too late, or begin anything under a lock that it does not hold.
+//! While a command runs it does not allocate (but for larger release info), and never waits for a supervisor
+//! that does not read. It uses [`System`] only, so that the simulated fleet runs this very loop. It must never
+//! act on an incomplete frame, begin what is ordered too late, or begin anything under a lock that it does not
+//! hold.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -29,15 +29,15 @@ pub use system::{Ready, System, Wait};
 const UNSENT: usize = 64;
 /// Initial room for input, and for release info.
 const ROOM: usize = 16 << 10;
-/// Children outside the main process's group that are remembered after their SIGTERM.
+/// Children outside the group that have had their SIGTERM.
 const TOLD: usize = 256;
-/// Wait for a first command before taking precedence, in ms.
+/// In ms, for a first command, before taking precedence.
 const SETTLE: u8 = 20;
-/// Longest wait between looks at an ending tree, in ms.
+/// In ms, at an ending tree.
 const LONGEST_LOOK: u8 = 100;
 
-/// Main process of the command. It stays un-reaped until all else is gone: until then no other process can get
-/// its id or its group's.
+/// The main process stays un-reaped until all else is gone: until then no other process can get its id or its
+/// group's.
 struct Main {
     pid: i32,
     ended: bool,
@@ -55,9 +55,9 @@ pub struct EventLoop<S> {
     release_info: Vec<u8>,
     armed: Instant,
     received: Vec<u8>,
-    /// Length of what is handled of `received`.
+    /// Handled length of `received`.
     obeyed: usize,
-    /// Descriptor that arrived before its frame was complete.
+    /// Arrived before its frame was complete.
     passed: Option<OwnedFd>,
     unsent: [u8; UNSENT * FRAME],
     unsent_len: usize,
@@ -85,7 +85,7 @@ impl<S: System> EventLoop<S> {
         self
     }
 
-    /// Makes the loop and reports that it is ready. `grace` applies to a drain without a deadline.
+    /// Makes the loop and reports that it is ready. `grace` is for drains without a deadline.
     pub fn begin(system: S, grace: Duration) -> EventLoop<S> {
         let mut event_loop = EventLoop {
             system,
@@ -111,7 +111,7 @@ impl<S: System> EventLoop<S> {
         event_loop
     }
 
-    /// Whether it was dismissed, or orphaned and everything is done.
+    /// Whether it was dismissed, or has nothing to do as an orphan.
     pub fn is_over(&self) -> bool {
         self.over
     }
@@ -125,7 +125,7 @@ impl<S: System> EventLoop<S> {
         }
         let ended = self.main.as_ref().is_some_and(|main| main.ended);
         let millis = if self.state.is_killing() || ended {
-            // Orphans arrive, and end in a PID namespace, without a signal: look again, less and less often.
+            // No signal announces orphans, nor their end in a PID namespace: look less and less often.
             self.patience = self.patience.saturating_mul(2).min(LONGEST_LOOK);
             Some(self.patience)
         } else if self.settled {
@@ -168,7 +168,7 @@ impl<S: System> EventLoop<S> {
 
     fn happened(&mut self, event: Input) {
         let steps = self.state.step(Instant::now(), event);
-        // Before acting: a process that gets a signal finds the truth there.
+        // A process that gets a signal finds the truth there.
         self.show_control(self.state.control());
         self.perform(&steps);
     }
@@ -273,8 +273,8 @@ impl<S: System> EventLoop<S> {
             (_, false, false) => Ok((None, None)),
             (Some(passed), true, _) => Ok((Some(passed), None)),
             (Some(passed), false, true) => Ok((None, Some(passed))),
-            // It was sent, but could not be taken. A lock that no process holds, or a missing message, is worse
-            // than a command that is not started.
+            // This process could not take it. No command is better than a lock that no process holds, or a
+            // missing message.
             (None, ..) => Err(Errno::EMFILE),
         }
     }
@@ -321,7 +321,6 @@ impl<S: System> EventLoop<S> {
         self.tell(Event::Workload(WorkloadEvent::NotStarted { errno }));
     }
 
-    /// Queues a frame, or drops it if the supervisor does not read.
     fn tell(&mut self, report: Event) {
         if self.deaf || self.unsent_len + FRAME > self.unsent.len() {
             return;
@@ -334,8 +333,7 @@ impl<S: System> EventLoop<S> {
             return;
         }
         let frame = report.encode();
-        // A command can be stopped without end (`cpulimit`), and its end must still find room. One unread
-        // report of a stop is enough.
+        // A command can be stopped without end (`cpulimit`), and its end must still find room.
         let stopped = report == Event::Workload(WorkloadEvent::Stopped);
         if stopped && self.unsent[..self.unsent_len].ends_with(&frame) {
             return;
@@ -359,7 +357,7 @@ impl<S: System> EventLoop<S> {
         }
     }
 
-    /// Returns the next complete request, and the offset of its payload in `received`.
+    /// Returns a complete request, and its payload's offset in `received`.
     fn next_request(&mut self) -> Option<(Request, usize)> {
         while !self.over && !self.deaf {
             if let Some(frame) = self.received[self.obeyed..].first_chunk::<FRAME>() {
@@ -393,14 +391,12 @@ impl<S: System> EventLoop<S> {
         None
     }
 
-    /// Handles a supervisor that is dead or sends nonsense.
     fn orphaned(&mut self) {
         self.deaf = true;
         self.unsent_len = 0;
         self.happened(Input::Orphaned);
     }
 
-    /// Gives a dead supervisor's lease back.
     fn depart(&mut self) {
         self.over = true;
         if !self.release_info.is_empty() {

@@ -1,7 +1,7 @@
-//! The supervisor's side of a guardian: orders to it. `events` has its reports, and the work of a lost one.
+//! The supervisor's side of a guardian. `events` has its reports, and the work of a lost one.
 //!
-//! The methods never block: frames that the socket does not take are kept. A command must never start without
-//! the descriptor meant for it.
+//! The methods never block: frames that do not fit into the socket wait. A command must never start without its
+//! descriptor.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -32,20 +32,18 @@ use peer::Process;
 
 /// Time for a dismissed guardian to end.
 const DISMISSAL: Duration = Duration::from_secs(1);
-/// Time between looks whether it has ended, or takes more frames.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 enum State {
     Well,
     /// The guardian was killed; the supervisor does its work.
     Lost(Rescue),
-    /// Likewise, but the tree cannot be killed; no event follows.
+    /// The tree cannot be killed; no event follows.
     Stuck(Rescue),
     /// No event follows.
     Finished,
 }
 
-/// Bytes to send; the descriptor goes with the first of them.
 struct OutFrame {
     bytes: Vec<u8>,
     sent: usize,
@@ -67,16 +65,15 @@ impl OutFrame {
 pub struct GuardianHandle {
     peer: Box<dyn Peer>,
     state: State,
-    /// Whether an order is unfinished; only then must the guardian answer.
+    /// Whether an order is unfinished: the guardian must answer.
     busy: bool,
-    /// Time from which a silent guardian breaks the promise to kill.
     hurry_at: Instant,
     stuck: bool,
-    /// Whether the last tree has a lock, which lives as long as a process holds its descriptor.
+    /// Whether the last tree has a lock, which lasts until all its descriptors are closed.
     locked: bool,
     liveness: LivenessTimer,
     health_check: Arc<HealthCheck>,
-    /// Latest question of `health_check` with a ping.
+    /// Latest question in a ping.
     carried: u64,
     outgoing: VecDeque<OutFrame>,
     incoming: Vec<u8>,
@@ -95,7 +92,7 @@ impl GuardianHandle {
         GuardianHandle::of(Box::new(process), health_check)
     }
 
-    /// Makes a handle without a process, for the simulated fleet.
+    /// Makes one without a process, for the simulated fleet.
     #[doc(hidden)]
     #[must_use]
     pub fn of(peer: Box<dyn Peer>, health_check: Arc<HealthCheck>) -> GuardianHandle {
@@ -115,9 +112,8 @@ impl GuardianHandle {
         }
     }
 
-    /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. The next may
-    /// start only after [`WorkloadEvent::TreeEmpty`] or `NotStarted`. ETIME: the guardian read the order after
-    /// its deadline.
+    /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. Start the next
+    /// after [`WorkloadEvent::TreeEmpty`] or `NotStarted`. ETIME: the deadline passed before the start.
     pub fn start(&mut self, request: SpawnRequest) {
         if !matches!(self.state, State::Well) {
             return self.refuse(Errno::ESRCH as i32);
@@ -197,12 +193,12 @@ impl GuardianHandle {
     }
 
     /// Sets a later time from which silence matters. The last deadline was the command's alone: no lease ends
-    /// before this, and until then the guardian has a whole second to answer.
+    /// before, so the guardian has its whole second to answer.
     pub fn hurry_at(&mut self, kill_at: Instant) {
         self.hurry_at = kill_at;
     }
 
-    /// Signals the command's group, and kills the tree at the earlier of `end_of_grace` and its deadline.
+    /// Signals the command's group, and kills the tree at the earlier of `end_of_grace` and the deadline.
     pub fn drain(&mut self, signal: i32, end_of_grace: Instant) {
         let request = Request::Drain {
             signal,
@@ -218,7 +214,7 @@ impl GuardianHandle {
         self.send(Request::Kill, &[]);
     }
 
-    /// Passes a signal on: one of job control (TSTP, STOP, CONT) to the command's group, others to its main
+    /// Passes a signal on: of job control (TSTP, STOP, CONT) to the command's group, others to its main
     /// process.
     pub fn signal(&mut self, signal: i32) {
         self.send(Request::Signal(signal), &[]);
@@ -229,8 +225,7 @@ impl GuardianHandle {
         self.send(Request::Resume, &[]);
     }
 
-    /// Replaces the release info, which may be empty. It outlasts the tree: the guardian gives the lease back
-    /// with it even if the supervisor dies between two commands.
+    /// Replaces the release info. The guardian gives the lease back with it even between two commands.
     ///
     /// # Panics
     /// If it is longer than 4 MiB.
@@ -247,10 +242,9 @@ impl GuardianHandle {
         self.send(request, release_info);
     }
 
-    /// Ends the guardian and reaps it. A remaining tree is killed first; the lease is not given back.
+    /// Ends the guardian, after a remaining tree, and reaps it. The lease is not given back.
     ///
-    /// A tree that cannot be killed keeps its lock: the guardian stays as long as the tree, or this process if
-    /// the guardian is dead.
+    /// A tree that cannot be killed keeps its lock: the guardian stays as long, or without one, this process.
     pub async fn dismiss(mut self) {
         if self.busy {
             self.kill();
@@ -291,8 +285,8 @@ impl GuardianHandle {
                     return self.peer.retire();
                 }
                 self.flush();
-                // A pause would be most of the life of a short command, so wait for the kernel's report. The
-                // timer is for a debugger, under which reaping is not possible at that moment.
+                // Wait for the kernel's report: a pause would be most of a short command's life. The timer is
+                // for a debugger, under which reaping is not possible then.
                 tokio::select! {
                     () = poll_fn(|context| self.peer.poll_children(context)) => {}
                     () = sleep(POLL_INTERVAL) => {}
@@ -330,7 +324,7 @@ impl GuardianHandle {
                 Err(Errno::EINTR) => {}
                 // Full, or closed: reading tells which.
                 Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET) => return,
-                // Too many descriptors are on their way: start nothing without this one.
+                // Too many descriptors are on their way.
                 Err(errno) if frame.descriptor.is_some() => {
                     self.outgoing.pop_front();
                     self.busy = false;

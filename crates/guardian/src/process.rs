@@ -1,16 +1,16 @@
 //! Start of the supervisor's process, and its end after a panic.
 //!
 //! [`begin`] replaces Rust's own start, which takes a tenth of a millisecond to find a needless guard page, and
-//! overrides the inherited setting of SIGPIPE, which the command must get. Signals that kill for an impossible
-//! write (a pipe without a reader, the limit of a file's size) are ignored: the write then fails with an error.
+//! overrides the inherited setting of SIGPIPE, which the command must get. An impossible write (a pipe without
+//! a reader, the limit of a file's size) must fail with an error, so its signals are ignored.
 //!
 //! After a panic the guardian drains the command and gives the lease back, as whenever the supervisor is gone.
-//! So the process replaces itself with a fresh image of the same program, which has no locked lock and no other
-//! thread. The exec closes the guardians' sockets. The new image keeps the process id until the guardians have
-//! ended, because a service manager or a container kills the rest when the main process ends.
+//! So the process replaces itself with a fresh image of the same program, without locks, threads or the
+//! guardians' sockets. It keeps the process id until the guardians have ended, because a service manager or a
+//! container kills the rest when the main process ends.
 //!
-//! [`begin`] comes first in `main`, before logging is set up. A panicking thread must never wait for what
-//! another thread may hold.
+//! [`begin`] comes before logging is set up. A panicking thread must never wait for what another thread may
+//! hold.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::os::fd::{BorrowedFd, IntoRawFd};
@@ -30,10 +30,9 @@ use nix::unistd::{Pid, execv};
 use super::raw::{self, Disposition};
 use trafficcop_core::util::is_unprintable;
 
-/// Exit status when the machine refuses (see `exit`, above this crate).
+/// See `exit`, above this crate.
 const UNAVAILABLE: c_int = 69;
 
-/// Ignored signals, and whether they were ignored before.
 static IGNORED: [(libc::c_int, AtomicBool); 2] = [
     (libc::SIGPIPE, AtomicBool::new(false)),
     (libc::SIGXFSZ, AtomicBool::new(false)),
@@ -46,17 +45,17 @@ static BEGUN: AtomicBool = AtomicBool::new(false);
 
 /// First word of the new image; the guardians' process ids follow.
 const NAME: &CStr = c"trafficcop: failed";
-/// Exit status for lost control (see `exit`, above this crate).
+/// See `exit`, above this crate.
 const LOST: libc::c_int = 70;
 const TEXT_MAX: usize = 300;
 
 static GUARDIANS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
-/// Only the supervisor leaves this way: a guardian just ends, and its tree with it.
+/// A panicking guardian just ends, and its tree with it.
 static SUPERVISOR: AtomicU32 = AtomicU32::new(0);
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-/// Prepares the process: opens descriptors 0 to 2, and makes an impossible write an error. Returns the command
-/// line.
+/// Prepares the process: opens descriptors 0 to 2, and makes an impossible write an error. Returns its
+/// arguments.
 ///
 /// # Safety
 /// `words` are the `count` strings that the C library gives `main`, and there is one thread.
@@ -70,7 +69,7 @@ pub unsafe fn begin(count: c_int, words: *const *const c_char) -> Vec<OsString> 
         raw::ignore(*number);
     }
     let words = (0..usize::try_from(count).unwrap_or(0)).map(|number| {
-        // SAFETY: the caller vouches for `count` strings that end with NUL and stay.
+        // SAFETY: the caller vouches for `count` lasting strings that end with NUL.
         unsafe { CStr::from_ptr(*words.add(number)) }
     });
     wait_if_we_failed(words.clone());
@@ -79,8 +78,8 @@ pub unsafe fn begin(count: c_int, words: *const *const c_char) -> Vec<OsString> 
         .collect()
 }
 
-/// Whether this process ignores the signal and inherited it otherwise. In a program that embeds this crate,
-/// Rust's start leaves no trace of SIGPIPE's earlier setting: assume the same.
+/// Whether this process ignores the signal, but did not at its start. In a program that embeds this crate,
+/// Rust's start hides SIGPIPE's earlier setting: assume the same.
 pub(super) fn is_ignored_by_us(signal: libc::c_int) -> bool {
     let ours = IGNORED.iter().find(|(number, _)| *number == signal);
     ours.is_some_and(|(number, was_ignored)| {
@@ -89,8 +88,7 @@ pub(super) fn is_ignored_by_us(signal: libc::c_int) -> bool {
     })
 }
 
-/// Opens /dev/null for a missing stdin, stdout or stderr. Otherwise the next file would become one of them, and
-/// the log would go into the lock's record.
+/// Opens /dev/null for a missing stdin, stdout or stderr. Otherwise the log might go into the lock's record.
 fn open_the_first_three() {
     for number in 0..3 {
         if raw::closes_on_exec(number).is_some() {
@@ -99,7 +97,6 @@ fn open_the_first_three() {
         if number == libc::STDOUT_FILENO {
             NO_STDOUT.store(true, Ordering::Relaxed);
         }
-        // The lowest free number is the closed one.
         let nothing = open(c"/dev/null", OFlag::O_RDWR, Mode::empty());
         if nothing.map(IntoRawFd::into_raw_fd).is_err() {
             if raw::closes_on_exec(libc::STDERR_FILENO).is_some() {
@@ -118,13 +115,12 @@ pub fn stdout_was_closed() -> bool {
     NO_STDOUT.load(Ordering::Relaxed)
 }
 
-/// Sets the panic hook that ends this process as described above. `tell` prints one line without taking a lock.
+/// Sets the panic hook that ends this process as above. `tell` prints a line without taking a lock.
 pub fn leave_by_the_guardians(tell: fn(&str)) {
     SUPERVISOR.store(process::id(), Ordering::Relaxed);
     std::panic::set_hook(Box::new(move |info| panicked(info, tell)));
 }
 
-/// The process waits for this guardian after a panic.
 pub(super) fn wait_for(guardian: i32) {
     if let Ok(mut guardians) = GUARDIANS.lock() {
         guardians.push(guardian);
@@ -173,7 +169,6 @@ fn panicked(info: &PanicHookInfo<'_>, tell: fn(&str)) {
     raw::exit(LOST);
 }
 
-/// Waits for the guardians and exits, in the new image after a panic.
 fn wait_if_we_failed<'a>(mut words: impl Iterator<Item = &'a CStr>) {
     if words.next() != Some(NAME) {
         return;

@@ -1,7 +1,7 @@
 //! Start of a command: preparation before the fork, and the few system calls between fork and exec.
 //!
-//! The child must not block, allocate or unwind here. The command must inherit everything (environment,
-//! directory, descriptors, signal dispositions, priority) as trafficcop itself did.
+//! The child must not block, allocate or unwind. The command must inherit everything (environment, directory,
+//! descriptors, signal dispositions, priority) as trafficcop did.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -30,7 +30,7 @@ const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 /// Signals that `fork` changes after the capture.
 const OURS: [i32; 2] = [libc::SIGCHLD, libc::SIGTTOU];
 
-/// Inherited state that the command inherits in turn.
+/// Inherited state, for the command.
 pub(super) struct SpawnContext {
     dispositions: &'static Dispositions,
     nice: i32,
@@ -41,14 +41,14 @@ pub(super) struct SpawnContext {
 
 struct Dispositions {
     ignored: [bool; 65],
-    /// Signals to set: their disposition is not the command's, or was changed here. Few are.
+    /// The few signals to set: not the command's disposition, or changed here.
     differs: [bool; 65],
     mask: SigSet,
 }
 
 impl Dispositions {
-    /// An ignored signal stays ignored (as `nohup` wants), a blocked one blocked. [`begin`](super::begin)
-    /// ignores some itself.
+    /// Ignored signals stay ignored (as `nohup` wants), except by [`begin`](super::begin), and blocked ones
+    /// blocked.
     fn read() -> Dispositions {
         let mut ignored = [false; 65];
         let mut differs = [false; 65];
@@ -58,7 +58,7 @@ impl Dispositions {
             *ignored = found == Disposition::Ignored && !is_ignored_by_us(number);
             *differs = OURS.contains(&number) || (found != Disposition::Default && !*ignored);
         }
-        // With real-time signals, which have no name.
+        // Has real-time signals, which have no name.
         let mask = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
         Dispositions {
             ignored,
@@ -73,7 +73,7 @@ impl Dispositions {
 }
 
 impl SpawnContext {
-    /// Each guardian changes the signals, so the first call's view of them counts.
+    /// The first call's view of the signals counts: each guardian changes them.
     pub(super) fn capture() -> SpawnContext {
         static AT_FIRST: OnceLock<Dispositions> = OnceLock::new();
         let dispositions = AT_FIRST.get_or_init(Dispositions::read);
@@ -124,19 +124,17 @@ pub(super) struct ExecImage {
     _env: Vec<CString>,
     argv: Vec<*const libc::c_char>,
     envp: Vec<*const libc::c_char>,
-    /// `/bin/sh FILE ARGS`, for a file without a format; `exec` fills in the second place.
+    /// `/bin/sh FILE ARGS`, for a file without a format; `exec` fills in FILE.
     shell_argv: Vec<*const libc::c_char>,
-    /// Whether it gets this process's stdin and the terminal.
     pub(super) in_front: bool,
-    /// Whether it gets the service manager's sockets.
+    /// Whether it gets passed sockets.
     listens: bool,
-    /// Entries of `envp` with the command's own process id.
     own_pids: Vec<OwnPid>,
 }
 
 impl ExecImage {
-    /// Does what `execvp` does before the exec, with these changes to this environment. EINVAL: a word holds a
-    /// NUL, or a variable's name is invalid.
+    /// Prepares what `execvp` needs, with changes to the environment. EINVAL: a NUL, or an invalid name of a
+    /// variable.
     pub(super) fn prepare(
         program: &Program,
         changes: Vec<Change>,
@@ -201,7 +199,7 @@ impl ExecImage {
         })
     }
 
-    /// Becomes the command, in the child, or returns why not.
+    /// Returns only on failure.
     fn exec(&mut self) -> Errno {
         let mut exec_result = Errno::ENOENT;
         let mut denied = false;
@@ -271,8 +269,8 @@ fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, Errno>
 }
 
 /// Checks that `name` can be executed, with `path` as `PATH`, before an instance competes or takes a message.
-/// Otherwise a fail-over would reveal a useless standby, and a typo would cost each message an attempt. A
-/// missing interpreter or another architecture shows only at the first start.
+/// Otherwise only a fail-over would reveal a useless standby, and a typo would cost each message an attempt. A
+/// missing interpreter shows only at the start.
 ///
 /// # Errors
 /// ENOENT: there is no such command. EACCES: it may not be executed, or a directory that may not be searched
@@ -286,7 +284,7 @@ pub fn which(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
             Ok(_) if candidate.is_file() && access(candidate, AccessFlags::X_OK).is_ok() => {
                 return Ok(());
             }
-            // What this process may not see may exist.
+            // It may exist, hidden from this process.
             Ok(_) | Err(Errno::EACCES) => Errno::EACCES,
             Err(errno) if is_a_path => errno,
             // Another directory may have it.
@@ -299,7 +297,7 @@ pub fn which(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
 pub(super) struct Child {
     /// The process, and the group that it leads.
     pub(super) pid: i32,
-    /// Pipe with four bytes of error number if the exec fails; closed empty if it succeeds.
+    /// Carries four bytes of error number if the exec fails; closed empty if it succeeds.
     pub(super) exec_result: OwnedFd,
 }
 
@@ -309,7 +307,7 @@ pub(super) struct PassedFds<'a> {
     pub(super) input: Option<BorrowedFd<'a>>,
 }
 
-/// Forks a child that becomes the command, if this process is still its parent.
+/// The child becomes the command only if this process is still its parent.
 pub(super) fn spawn(
     parent: i32,
     image: &mut ExecImage,
@@ -321,13 +319,12 @@ pub(super) fn spawn(
     let join = containment.join();
     let (exec_result, tell) =
         nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
-    // SAFETY: the guardian has one thread, so the child's memory is consistent; the child never returns from
-    // `become_command`, which lists all its calls.
+    // SAFETY: the guardian has one thread, so the child's memory is consistent; the child stays in
+    // `become_command`.
     match unsafe { containment.fork() }? {
         Forked::Child => become_command(image, context, handed, join, parent, tell.as_fd()),
         Forked::Parent(pid) => {
-            // Parent and child both do this, so that it is done before either relies on it. Fails after the
-            // exec.
+            // Both processes do this, so that it is done before either relies on it. Fails after the exec.
             let _ = setpgid(Pid::from_raw(pid), Pid::from_raw(pid));
             Ok(Child { pid, exec_result })
         }
@@ -343,7 +340,6 @@ fn become_command(
     parent: i32,
     tell: BorrowedFd<'_>,
 ) -> ! {
-    // All signals are blocked until `restore`.
     let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
     let _ = prctl::set_pdeathsig(Signal::SIGKILL);
     // If the guardian died before that, no signal comes.
@@ -374,9 +370,9 @@ fn become_command(
     give_up(tell, image.exec())
 }
 
-/// Replaces stdin, in the child: the inherited one is another program's.
+/// The inherited stdin is another program's.
 fn read_nothing() -> Result<(), Errno> {
-    // Without an inherited stdin this is number 0, which has to live through the exec.
+    // Without an inherited stdin this is number 0, and must survive the exec.
     let nothing = open(c"/dev/null", OFlag::O_RDONLY, Mode::empty());
     // No /dev in the container: a pipe without a writer is as empty.
     let nothing = nothing.or_else(|_| pipe().map(|(end, _)| end))?;

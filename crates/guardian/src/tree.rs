@@ -1,7 +1,7 @@
 //! Finding, signalling, killing and reaping the processes of a tree.
 //!
-//! The guardian does this to the command's tree, and the supervisor to the orphans of a dead guardian. Both are
-//! child subreapers: a process of the tree that loses its parent becomes a direct child.
+//! Guardian and supervisor, which uses this for a dead guardian's tree, are child subreapers: orphans of the
+//! tree become direct children.
 //!
 //! Signals go only to direct children that have not been reaped, by id or by the group of such a leader: no
 //! other process can have that id. (SIGCONT to a stopped process goes by descriptor, which is as safe.) /proc
@@ -25,34 +25,32 @@ use trafficcop_core::Exit;
 /// Change in a child's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The child ended and is not reaped.
+    /// The child is not reaped.
     Ended(Exit),
     Stopped,
 }
 
-/// Signals one un-reaped process.
 pub(super) fn signal(pid: i32, signal: i32) {
     debug_assert!(pid > 1, "a process, not a group and not everybody");
     raw::kill(pid, signal);
 }
 
-/// Signals the group of an un-reaped leader.
 pub(super) fn signal_group(leader: i32, signal: i32) {
     debug_assert!(leader > 1, "a group, not this one and not all");
     raw::kill(-leader, signal);
 }
 
-/// Continues the stopped processes that `concerns` accepts. A running one would get a needless SIGCONT before
-/// the actual signal. Returns whether it could look.
+/// Continues the stopped processes that `concerns` accepts; a running one would get a needless SIGCONT. Returns
+/// whether it could look.
 ///
-/// The process may not be a child, so a descriptor holds it during the look.
+/// A process may be no child, so a descriptor holds it during the look.
 pub(super) fn resume_stopped(mut concerns: impl FnMut(i32) -> bool) -> bool {
     let mut able = true;
     let listed = each_process(|pid| {
         if able && concerns(pid) && is_stopped(pid) {
             able = match raw::pidfd_open(pid) {
                 Ok(process) => {
-                    // Look again: before the descriptor, another process may have got the id.
+                    // Another process may have got the id before the descriptor.
                     if concerns(pid) && is_stopped(pid) {
                         let _ = raw::pidfd_signal(process.as_fd(), libc::SIGCONT);
                     }
@@ -99,9 +97,8 @@ fn stat_of<T>(pid: i32, tell: impl FnOnce(u8, i32) -> T) -> Option<T> {
     Some(tell(state, words.next()?.parse().ok()?))
 }
 
-/// Calls `visit` with the id of every process in /proc; returns whether there is any.
+/// Returns whether there is any process.
 pub(super) fn each_process(mut visit: impl FnMut(i32)) -> bool {
-    /// Offsets of length and name in a `linux_dirent64`.
     const LENGTH: usize = 16;
     const NAME: usize = 19;
     let Ok(directory) = File::open("/proc") else {
@@ -135,7 +132,7 @@ pub(super) fn is_in_group(pid: i32, leader: i32) -> bool {
     getpgid(Some(Pid::from_raw(pid))) == Ok(Pid::from_raw(leader))
 }
 
-/// Returns what has become of the child: an end again and again until [`reap`], a stop once.
+/// Returns the child's change: an end until [`reap`], a stop once.
 pub(super) fn look_at(pid: i32) -> Option<Change> {
     let told = |what| raw::waitid(Whose::Child(pid), what).ok().flatten();
     if let Some((_, exit)) = told(libc::WEXITED) {
@@ -144,13 +141,12 @@ pub(super) fn look_at(pid: i32) -> Option<Change> {
     told(libc::WSTOPPED).map(|_| Change::Stopped)
 }
 
-/// Any child that has ended and is not reaped.
 pub(super) fn any_ended() -> Option<i32> {
     let ended = raw::waitid(Whose::Any, libc::WEXITED).ok()?;
     ended.map(|(pid, _)| pid)
 }
 
-/// Reaps the child if it has ended; returns whether it is gone (or was no child).
+/// Returns whether the child is gone (or was no child).
 pub(super) fn reap(pid: i32) -> bool {
     match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
         Ok(WaitStatus::StillAlive) => false,
@@ -161,9 +157,9 @@ pub(super) fn reap(pid: i32) -> bool {
 }
 
 /// Checks that /proc shows the PID namespace of this process. In a new namespace the old /proc stays until
-/// another is mounted, and its ids belong to other processes.
+/// another is mounted.
 ///
-/// The error is this process's name there, or why there is none.
+/// The error is this process's name there, or why it has none.
 pub(super) fn proc_is_ours() -> Result<(), String> {
     match std::fs::read_link("/proc/self") {
         Ok(name) if name.as_os_str() == &*std::process::id().to_string() => Ok(()),
@@ -172,10 +168,10 @@ pub(super) fn proc_is_ours() -> Result<(), String> {
     }
 }
 
-/// Returns the kind of namespace that child processes enter without this process, if any.
+/// Returns the kind of namespace that children enter without this process.
 ///
-/// Kernels that do not say (PID before Linux 4.12, time before 5.6) count as having none. Since Linux 6.3 execve
-/// moves a process into its children's time namespace.
+/// Kernels that do not say (PID before Linux 4.12, time before 5.6) count as having none. Since Linux 6.3
+/// execve enters the children's time namespace.
 pub(super) fn namespace_of_children_alone(ns: &Path) -> Option<&'static str> {
     ["pid", "time"].into_iter().find(|kind| {
         let theirs = ns.join(format!("{kind}_for_children"));
@@ -199,7 +195,7 @@ pub(super) fn is_child(pid: i32) -> bool {
     pid > 0 && raw::waitid(Whose::Child(pid), libc::WEXITED).is_ok()
 }
 
-/// This thread's children, in a file that is opened once: later there may be no descriptor.
+/// This thread's children, in a file that is opened once: later no descriptor may be free.
 pub(super) struct Children {
     list: Option<File>,
     me: i32,
@@ -209,14 +205,14 @@ impl Children {
     /// The calling process must have one thread.
     pub(super) fn of_this_thread() -> Children {
         Children {
-            // Without CONFIG_PROC_CHILDREN, walk over /proc: the same, slower.
+            // Without CONFIG_PROC_CHILDREN the walk over /proc is slower.
             list: File::open("/proc/thread-self/children").ok(),
             me: i32::try_from(std::process::id()).unwrap_or(0),
         }
     }
 
-    /// Calls `visit` with every direct child, zombies included. The kernel's list is no snapshot: it can miss a
-    /// child while others come and go.
+    /// Visits direct children, zombies included. The kernel's list is no snapshot: it can miss one while others
+    /// come and go.
     pub(super) fn each(&self, visit: impl FnMut(i32)) {
         match &self.list {
             Some(list) => each_listed(list, visit),
@@ -225,7 +221,6 @@ impl Children {
     }
 }
 
-/// Reads ids separated by blanks.
 fn each_listed(list: &File, mut visit: impl FnMut(i32)) {
     let mut buffer = [0_u8; 2048];
     let mut offset = 0;
@@ -266,7 +261,7 @@ pub(super) fn parent_of(pid: i32) -> Option<i32> {
     stat_of(pid, |_, parent| parent)
 }
 
-/// Direct children of a process, which may have many threads; none if /proc is another namespace's. Allocates.
+/// Direct children of a process of many threads; none if /proc is another namespace's. Allocates.
 pub(super) fn children_of(pid: i32) -> Vec<i32> {
     let mut found = Vec::new();
     if proc_is_ours().is_err() {
@@ -287,11 +282,11 @@ pub(super) fn children_of(pid: i32) -> Vec<i32> {
     found
 }
 
-/// Kills and reaps direct children that are not in `spare`, as long as that makes progress: more become children
-/// when they lose their parent. Returns whether the kernel confirms that none is left. Allocates.
+/// Kills and reaps direct children that are not in `spare`, while that makes progress: orphans of these follow.
+/// Returns whether the kernel confirms that none is left. Allocates.
 pub(super) fn sweep(spare: &[i32]) -> bool {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
-    // Bounded, so that a storm of forks cannot keep the supervisor from everything else.
+    // A storm of forks must not keep the supervisor from everything else.
     for _ in 0..64 {
         let mut reaped = false;
         let listed = children_of(me);
@@ -317,7 +312,7 @@ pub(super) fn sweep(spare: &[i32]) -> bool {
     false
 }
 
-/// Reaps the ended children that are not in `spare`, and returns them. Allocates.
+/// Returns the reaped children, without `spare`. Allocates.
 pub(super) fn reap_ended(spare: &[i32]) -> Vec<i32> {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
     let mut children = children_of(me);
@@ -328,8 +323,8 @@ pub(super) fn reap_ended(spare: &[i32]) -> Vec<i32> {
     children
 }
 
-/// Whether there are no children but `spare`. The kernel confirms "no children", but not "only these". So the
-/// list has to do, if it names each spared child.
+/// Whether there are no children but `spare`. The kernel confirms only "no children"; otherwise a list that
+/// names each spared child has to do.
 fn none_but(spare: &[i32], listed: &[i32]) -> bool {
     if is_childless() {
         return true;

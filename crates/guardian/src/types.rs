@@ -1,4 +1,4 @@
-//! Types of this crate: what a guardian is made with, ordered to do, and reports.
+//! Types of this crate.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::state::StopTo;
 use trafficcop_core::Deadlines;
 
-/// Requested containment of the command's tree; the variants' comments are help text.
+/// Requested containment; the variants' comments are help text.
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Contain {
@@ -40,8 +40,8 @@ impl std::fmt::Display for Contain {
 pub struct Program {
     /// The command and its arguments; not empty.
     pub words: Vec<OsString>,
-    /// Whether it inherits stdin and perhaps the terminal's foreground. Otherwise its stdin comes with the
-    /// order, or is /dev/null.
+    /// Whether it inherits stdin and perhaps the terminal. Otherwise its stdin comes with the order, or is
+    /// /dev/null.
     pub in_front: bool,
 }
 
@@ -55,7 +55,7 @@ impl Program {
         }
     }
 
-    /// Makes a program in the background, whose stdin may come with each [`SpawnRequest`].
+    /// Makes a program in the background; its stdin may come with each [`SpawnRequest`].
     #[must_use]
     pub fn handler(words: Vec<OsString>) -> Program {
         Program {
@@ -78,7 +78,7 @@ impl Program {
     /// Makes a [`Program::script`] whose output is discarded.
     #[must_use]
     pub fn silent(text: &OsStr) -> Program {
-        // `sh` runs this line before it parses the rest: a syntax error there prints nothing either.
+        // `sh` runs this line before it parses the rest: a syntax error prints nothing either.
         let mut script = OsString::from("if [ -c /dev/null ]; then exec >/dev/null 2>&1; fi\n");
         script.push(text);
         Program::script(&script)
@@ -87,27 +87,27 @@ impl Program {
 
 /// Settings of a guardian.
 pub struct Setup {
-    /// Programs that it can be ordered to run: at least one, at most 255.
+    /// Programs that it can run: at least one, at most 255.
     pub programs: Vec<Program>,
     /// Containment of the tree.
     pub contain: Contain,
-    /// Time from the stop signal to SIGKILL when the supervisor is dead and no deadline is known.
+    /// Time from the stop signal to SIGKILL after the supervisor's death without a known deadline.
     pub grace: Duration,
-    /// Time from SIGTERM to SIGKILL for what the command left behind, while the supervisor lives. `None`: the
-    /// time between the deadlines, else `grace`.
+    /// Time from SIGTERM to SIGKILL for what the command left behind, while the supervisor lives. `None`: that
+    /// between the deadlines, else `grace`.
     pub left_behind: Option<Duration>,
-    /// Longest time from the supervisor's death to SIGKILL, if the lock dies with the supervisor: a longer
-    /// drain is cut, and orders that have not begun are dropped. `None`: the lock outlives the supervisor.
+    /// Longest time from the supervisor's death to SIGKILL, if the lock dies with the supervisor: cuts a longer
+    /// drain and drops orders that have not begun. `None`: the lock outlives the supervisor.
     pub orphan_grace: Option<Duration>,
-    /// Callback with the last release info, after the supervisor's death and the tree's end. It may take its
-    /// time, allocate and build a runtime.
+    /// Callback with the last release info, after the supervisor's death and the tree's end. It may allocate
+    /// and take its time.
     pub on_orphaned: fn(&[u8]),
     /// Variables that no program inherits, such as credentials.
     pub withheld: Vec<OsString>,
     /// Tie to another guardian under the same lease.
     pub partner: Option<Partner>,
     /// Whether the command only tells others that this instance is in control. The guardian cannot kill those,
-    /// so every drain begins with "not in control" in the control file. They own the terminal.
+    /// so every drain begins with "not in control". The terminal is theirs.
     pub tells_others: bool,
 }
 
@@ -133,12 +133,12 @@ impl Setup {
 pub enum Partner {
     /// End of the guardian that ends first; it closes with that guardian.
     Ends(OwnedFd),
-    /// End of the guardian that waits for that before it runs [`Setup::on_orphaned`].
+    /// End of the guardian that waits for that, before [`Setup::on_orphaned`].
     Awaits(OwnedFd),
 }
 
 impl Partner {
-    /// Makes the end for the guardian that ends first, and for the one that waits.
+    /// Makes the first guardian's end, and the waiting one's.
     ///
     /// # Errors
     /// Those of pipe(2).
@@ -174,7 +174,7 @@ pub enum SetupError {
         /// Missing feature, in one line.
         why: String,
     },
-    /// Another PID namespace's /proc does not show the command's processes.
+    /// Another PID namespace's /proc hides the command's processes.
     #[error(
         "cannot watch over the command's processes: /proc is another PID namespace's, there this process is {seen}, and it is {pid}: mount this namespace's own over it (mount -t proc proc /proc; unshare --mount-proc)"
     )]
@@ -184,7 +184,7 @@ pub enum SetupError {
         /// Own process id.
         pid: u32,
     },
-    /// Child processes enter another namespace of this kind ("pid" or "time"): their ids or their clock differ.
+    /// Child processes enter another "pid" or "time" namespace: their ids or their clock differ.
     #[error(
         "cannot watch over the command's processes: child processes enter another {0} namespace than this process: start trafficcop inside it (unshare --fork)"
     )]
@@ -229,7 +229,7 @@ pub struct SpawnRequest {
     pub stop_signal: i32,
     /// Receiver of the stop signal, in every drain.
     pub stop_to: StopTo,
-    /// Lock that guardian and command keep open until the tree is empty.
+    /// Lock that stays open until the tree is empty.
     pub lock: Option<OwnedFd>,
     /// Stdin of a program in the background; excludes a lock.
     pub input: Option<OwnedFd>,
