@@ -121,7 +121,7 @@ impl Containment {
         })
     }
 
-    /// For an empty one, or after a start that failed.
+    /// Cleans up an empty one, or after a start that failed.
     pub(super) fn abandon(&mut self) {
         match self {
             Containment::None | Containment::Pidns(None) => {}
@@ -247,7 +247,7 @@ impl Containment {
         matches!(self, Containment::Pidns(Some(space)) if !space.namespace.is_empty())
     }
 
-    /// For helpers, when nothing else is left.
+    /// Ends the helpers, when nothing else is left.
     pub(super) fn close(&self) {
         match self {
             Containment::None | Containment::Cgroup(_) | Containment::Pidns(None) => {}

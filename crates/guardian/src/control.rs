@@ -1,15 +1,13 @@
-//! The control file: sixteen bytes that tell any process of this machine until when the command may believe that
-//! it is in control, and whether it was asked to stop.
+//! The control file: sixteen bytes that tell any process of this machine until when the command may believe in
+//! its control, and whether it was asked to stop.
 //!
-//! Both sides map it. The guardian writes it, the supervisor only when the guardian is dead. It must never
-//! promise more than the deadline at which the guardian kills: so it stays true when its writer is stopped or
-//! dead.
+//! The guardian writes it, or the supervisor when the guardian is dead. It must never promise more than the
+//! deadline at which the guardian kills: so it stays true when its writer is stopped or dead.
 //!
 //! It is two native-endian `u64`, nanoseconds of CLOCK_BOOTTIME. The first is the end of control: 0 without
-//! control, `u64::MAX` without a deadline. The second is the end of a drain, or 0; the guardian writes it before
-//! it sends the first signal. A death between the two leaves a command that begins nothing more, never one that
-//! got a signal and still reads "in control". A reader may use the first word alone, and a file may have no
-//! other.
+//! control, `u64::MAX` without a deadline. The second, before the first signal, is the end of a drain, or else
+//! 0. A death between the two leaves a command that begins nothing more, never one that got a signal and still
+//! reads "in control". A reader may use the first word alone, and a file may have no other.
 //!
 //! A living owner locks the file. One without a lock means nothing: the next start removes it.
 
@@ -32,7 +30,6 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::lasting;
 use trafficcop_core::util::{is_locked_by_another, is_safe_from_others, ours_in, whole_file};
 
-/// Variable in which the command finds the path.
 pub(super) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 const PREFIX: &str = "trafficcop-control.";
 // End of the name until the file is locked.
@@ -41,13 +38,13 @@ const LENGTH: usize = size_of::<SharedControl>();
 // The first word alone, or both with room for a later version's.
 const READABLE: [RangeInclusive<u64>; 2] = [8..=8, 16..=64];
 
-/// Whether a path has the name of a control file of any instance.
+/// Whether a path has the name of a control file.
 pub fn is_control_file(path: &Path) -> bool {
     let name = path.file_name();
     name.is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
 }
 
-/// Whether a living owner's control file is at this path, as far as that is visible.
+/// Whether a visible living owner's control file is at this path.
 pub fn is_control_file_in_use(path: &Path) -> bool {
     View::open(path).is_ok_and(|view| is_locked_by_another(&view.file) == Ok(true))
 }
@@ -59,19 +56,19 @@ struct Location {
     file: Arc<File>,
 }
 
-/// The owners' side; `None` if no directory would take a file.
+/// The owners' side; `None` if no directory takes a file.
 #[derive(Debug)]
 pub(super) struct ControlFile(Option<Location>);
 
 impl ControlFile {
-    /// Makes one, without control, in the first suitable directory.
+    /// In the first suitable directory, without control.
     pub(super) fn create() -> ControlFile {
         let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
         // systemd.exec(5): colons separate several.
         let of_the_unit = variable("RUNTIME_DIRECTORY")
             .and_then(|all| Some(std::env::split_paths(&all).next()?.into()));
         // Memory first: a hanging disk's page would stop the writer of the deadline. The service manager's
-        // directory comes before /dev/shm, which logind empties at the end of the user's last session.
+        // directory comes before /dev/shm, which logind empties after the user's last session.
         let places = [
             of_the_unit,
             Some("/run".into()),
@@ -94,7 +91,6 @@ impl ControlFile {
         ControlFile(None)
     }
 
-    /// Removes leftovers of killed owners, after the start.
     pub(super) fn sweep_beside(&self) {
         if let Some(directory) = self.path().and_then(Path::parent) {
             sweep(directory);
@@ -111,8 +107,8 @@ impl ControlFile {
 
     pub(super) fn set(&self, control: ControlState) {
         if let Some(Location { words, .. }) = &self.0 {
-            // Each is one store of eight bytes, never seen half. The drain goes first: a reader that sees the
-            // end of control sees it, too.
+            // Each is one store of eight bytes, never seen half. The drain goes first: with the end of control
+            // a reader sees it, too.
             let ControlState { until, drain } = control;
             words.drain.store(drain.as_nanos(), Ordering::Release);
             words.until.store(until.as_nanos(), Ordering::Release);
@@ -124,7 +120,6 @@ impl ControlFile {
         // A process that has the file mapped goes on reading.
         self.set(ControlState::NONE);
         if let Some(place) = self.0.take() {
-            // The other side may have removed it.
             let _ = fs::remove_file(&place.path);
         }
     }
@@ -139,7 +134,7 @@ fn create_in(directory: &Path) -> io::Result<Location> {
 }
 
 fn create_once_in(directory: &Path) -> io::Result<Location> {
-    // A user who can rename the file could mislead the command.
+    // Renaming the file could mislead the command.
     if !is_safe_from_others(&fs::metadata(directory)?) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
@@ -155,7 +150,7 @@ fn create_once_in(directory: &Path) -> io::Result<Location> {
         .mode(0o600)
         .open(&fresh)?;
     let made = (|| {
-        // Written, not only extended: there must be room for it, or the mapping would fault.
+        // Written, not only extended: without room the mapping would fault.
         file.write_all(&[0; LENGTH])?;
         file.set_permissions(fs::Permissions::from_mode(0o444))?;
         fcntl(&file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK)))?;
@@ -202,7 +197,7 @@ fn unsay(path: &Path) -> io::Result<()> {
     file.write_all_at(&[0; LENGTH], 0)
 }
 
-/// Control file as its readers have it, even after its removal.
+/// Control file for readers, even after its removal.
 #[derive(Debug)]
 pub struct View {
     words: Mapping<SharedControl>,
@@ -232,7 +227,7 @@ impl View {
         Ok(View { words, file })
     }
 
-    /// Reads the state. Without a living owner it is "not in control": an earlier one would not be revoked.
+    /// Reads the state. Without a living owner, which would revoke it, it is "not in control".
     #[must_use]
     pub fn read(&self) -> ControlState {
         let [until, drain] = [&self.words.until, &self.words.drain]
@@ -300,7 +295,7 @@ mod tests {
         fs::write(&unfinished, "").expect("written");
         let foreign = directory.path().join("something.else");
         fs::write(&foreign, "x").expect("written");
-        // A neighbouring test's child has the descriptor until its exec: then a later sweep removes the file.
+        // A neighbouring test's child has the descriptor until its exec.
         let give_up_at = Instant::now() + std::time::Duration::from_secs(60);
         let next = ControlFile(Some(create_in(directory.path()).expect("a file")));
         while left.exists() && Instant::now() < give_up_at {

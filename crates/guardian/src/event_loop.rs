@@ -31,9 +31,9 @@ const UNSENT: usize = 64;
 const ROOM: usize = 16 << 10;
 /// Children outside the group that have had their SIGTERM.
 const TOLD: usize = 256;
-/// In ms, for a first command, before taking precedence.
+/// Milliseconds for a first command, before taking precedence.
 const SETTLE: u8 = 20;
-/// In ms, at an ending tree.
+/// Milliseconds, at an ending tree.
 const LONGEST_LOOK: u8 = 100;
 
 /// The main process stays un-reaped until all else is gone: until then no other process can get its id or its

@@ -63,7 +63,7 @@ pub(super) fn forget_unrelated(pid: i32) {
     }
 }
 
-/// As process 1 of a container, this process adopts every orphan, and no other process can reap them.
+/// A process 1 adopts every orphan of its container, and no other process can reap them.
 pub(super) fn reap_adopted() {
     with_awaited_children(|awaited| {
         let spare = [process::guardians().as_slice(), awaited].concat();

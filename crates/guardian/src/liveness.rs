@@ -1,8 +1,8 @@
 //! Liveness of the guardian: [`LivenessTimer`] (pure) decides when the supervisor pings it, and [`HealthCheck`]
 //! lets the rest of the process ask. One ping serves both.
 //!
-//! A pause of the supervisor (stopped, starved, suspended) must never count as silence of the guardian: after it
-//! the supervisor pings again, and only time in which it looked regularly counts.
+//! A pause of the supervisor (stopped, starved, suspended) must never count as silence of the guardian: only
+//! time in which it looked regularly counts, and after a pause it pings again.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -14,23 +14,22 @@ use tokio::sync::Notify;
 
 use trafficcop_core::clock::Instant;
 
-// Time between pings: rare, because each wakes two processes of an idle machine. A stopped guardian is pinged at
-// once, on the kernel's report, and all are at the deadline: this finds one that runs and is stuck.
+// Rare, because each ping wakes two processes of an idle machine. It is for a stuck guardian: a stopped one is
+// pinged at once, on the kernel's report, and all are at the deadline.
 const EVERY: Duration = Duration::from_secs(4);
 // The guardian's loop never blocks: only a starved machine needs a second.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-// While it starts a command: fork, namespace and exec take seconds on a starved machine. No kill waits for this:
-// see the next.
+// A start: fork, namespace and exec take seconds on a starved machine. No kill waits for this: see the next.
 const PATIENCE_AT_THE_START: Duration = Duration::from_secs(10);
-// Once the deadline is reached: less than the margin of the shortest lease (500 ms), so that the supervisor can
-// still kill in time.
+// At the deadline: less than the margin of the shortest lease (500 ms), so that the supervisor can still kill
+// in time.
 const PATIENCE_AT_THE_END: Duration = Duration::from_millis(100);
-// Several looks fit in, so that no single late one decides.
+// No single late look decides.
 const LOOK_AT_THE_END: Duration = Duration::from_millis(20);
 /// Time between looks while an answer is missing.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(150);
-// Gap (over twice `ANSWER_INTERVAL`) that means that this process was stopped, suspended or starved: the
-// guardian may have answered long ago.
+// A longer gap means that this process was stopped, suspended or starved: the guardian may have answered long
+// ago.
 const PAUSE: Duration = Duration::from_millis(400);
 
 /// Result of a look.
@@ -48,7 +47,7 @@ pub enum Beat {
 pub struct LivenessTimer {
     seq: u64,
     answered: bool,
-    /// A caller waits, and no ping is sent for it yet.
+    /// A caller waits for the next ping.
     wanted: bool,
     asked: Instant,
     looked: Instant,
@@ -73,7 +72,7 @@ impl LivenessTimer {
         }
     }
 
-    /// Begins anew with a start. The numbers go on: a late answer does not count for a new ping.
+    /// Begins anew with a start. The numbers go on: a late answer must not count.
     pub fn starts(&mut self) {
         *self = LivenessTimer {
             seq: self.seq,
@@ -96,13 +95,13 @@ impl LivenessTimer {
         }
     }
 
-    /// Ends the long patience of a start: it is done, or has to end at once.
+    /// Ends the long patience of a start.
     pub fn started(&mut self) {
         self.starting = false;
         self.listened = Duration::ZERO;
     }
 
-    /// Pings anew at the deadline: the guardian has to answer quickly.
+    /// Pings anew at the deadline.
     pub fn hurry(&mut self, now: Instant) -> Beat {
         if self.urgent {
             return Beat::Quiet;
@@ -129,12 +128,12 @@ impl LivenessTimer {
                 Beat::Quiet
             };
         }
-        // The last ping's answer may be older than the pause, and prove nothing now.
+        // The last answer may be older than the pause.
         if gap > PAUSE {
             return self.ask(now);
         }
-        // Add up looks: an answer could only be read while this process looked. At the deadline, too, one late
-        // look is no silence: an answer that came meanwhile is read before the next.
+        // Count looks: an answer can only be read in them. At the deadline, too, one late look is no silence: a
+        // new answer is read before the next.
         self.listened += match self.urgent {
             true => gap.min(PATIENCE_AT_THE_END.saturating_sub(LOOK_AT_THE_END)),
             false => gap,
@@ -181,8 +180,8 @@ impl LivenessTimer {
     }
 }
 
-/// Question from any thread through the supervisor's loop to the guardian, and back: a health check or watchdog
-/// asks whether this instance works. A silent guardian gets no further ping.
+/// Question from any thread through the supervisor's loop to the guardian, and back: whether this instance
+/// works. A silent guardian gets no further ping.
 #[derive(Debug, Default)]
 pub struct HealthCheck {
     wanted: AtomicU64,
@@ -192,8 +191,7 @@ pub struct HealthCheck {
 }
 
 impl HealthCheck {
-    /// Asks, and resolves when the supervisor's loop has turned and the guardian has answered. It may never
-    /// resolve.
+    /// Asks, and resolves when the supervisor's loop has turned and the guardian has answered, perhaps never.
     pub async fn round_trip(&self) {
         let number = self.wanted.fetch_add(1, Ordering::AcqRel) + 1;
         // Leaves a permit if the loop is busy.
@@ -325,7 +323,6 @@ mod tests {
         liveness.answered(1);
         assert_eq!(liveness.hurry(at(100)), Beat::Ping(2));
         assert_eq!(liveness.look(at(400)), Beat::Quiet);
-        // By now an answer would have been read.
         assert_eq!(liveness.look(at(420)), Beat::Silent);
     }
 

@@ -397,7 +397,7 @@ pub(super) fn close(fd: RawFd) {
     unsafe { libc::close(fd) };
 }
 
-/// In a forked process: see [`close`]. The copy is not close-on-exec.
+/// Replaces stdin, in a forked process: see [`close`]. The copy is not close-on-exec.
 pub(super) fn put_on_stdin(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     match fd.as_raw_fd() {
         // The process was started without a stdin.

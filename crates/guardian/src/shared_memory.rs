@@ -1,8 +1,7 @@
-//! Memory that processes share: pages that are mapped once ([`Mapping`]), and bytes for forked processes
-//! ([`SharedBytes`]).
+//! Memory that processes share: mapped pages ([`Mapping`]), and bytes for forked processes ([`SharedBytes`]).
 //!
-//! The guardian reads the bytes after the supervisor's death. They are kept twice, and one number tells which
-//! copy counts: a writer that is killed leaves the earlier one.
+//! The guardian reads the bytes after the supervisor's death. They are kept twice, and a number tells which
+//! copy counts: a killed writer leaves the earlier one.
 
 use std::fs::File;
 use std::io;
@@ -77,7 +76,7 @@ impl<T: Shared> Drop for Mapping<T> {
     }
 }
 
-/// Words of a control file. A second word that the file lacks is zero: so is the rest of its page.
+/// Words of a control file. A missing second word is zero, like the rest of the page.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct SharedControl {
@@ -85,11 +84,10 @@ pub(super) struct SharedControl {
     pub(super) drain: AtomicU64,
 }
 
-/// State shared by the processes around a PID namespace.
 #[derive(Debug)]
 pub(super) struct SharedDeadline {
     pub(super) kill_at: AtomicU64,
-    /// Main process as seen from outside, which outlives the guardian; 0 before its birth.
+    /// Main process as seen outside; 0 before its birth.
     pub(super) main: AtomicI32,
 }
 
@@ -122,7 +120,7 @@ impl SharedBytes {
 }
 
 impl SharedMemory for SharedBytes {
-    /// Replaces the bytes, with nothing if they are too many. Only one writer at a time.
+    /// Replaces the bytes, with nothing if they are too many. One writer at a time.
     fn put(&self, bytes: &[u8]) {
         let layout = &*self.0;
         let at = usize::from(layout.present.load(Ordering::Acquire) == 0);

@@ -1,5 +1,5 @@
-//! Socket activation: the listening descriptors that a service manager opened for this process (`LISTEN_FDS`)
-//! belong to the command. `LISTEN_PID` has to be its process id, unknown before the fork.
+//! Socket activation: a service manager's listening descriptors (`LISTEN_FDS`) belong to the command.
+//! `LISTEN_PID` has to be its process id, unknown before the fork.
 //!
 //! Variables for another process pass through untouched. Functions for the child must not allocate.
 
@@ -30,12 +30,12 @@ impl Sockets {
     fn of(pid: u32, whose: OsString, count: &OsStr) -> Option<Sockets> {
         let whose: u32 = whose.to_str()?.parse().ok()?;
         let count: i32 = count.to_str()?.parse().ok()?;
-        // sd_listen_fds(3): another process's number is inherited by mistake, and so are its descriptors.
+        // sd_listen_fds(3): another process's number, inherited by mistake.
         (whose == pid && (1..=MOST).contains(&count)).then_some(Sockets { count })
     }
 
-    /// Whether a program's environment leaves out a variable: it is written anew, or (`for_command` is false)
-    /// describes what the program does not get.
+    /// Whether a program's environment leaves out a variable: because it is written anew, or (unless
+    /// `for_command`) describes what the program does not get.
     pub(super) fn hides(name: &OsStr, for_command: bool) -> bool {
         let keeps = |hidden: &str| for_command && [COUNT, NAMES].contains(&hidden);
         ALL.iter().any(|hidden| name == *hidden && !keeps(hidden))
@@ -44,7 +44,7 @@ impl Sockets {
     /// Closes the descriptors, in a child that is not the command.
     pub(super) fn close(self) {
         for fd in FIRST..FIRST + self.count {
-            // A close-on-exec one is this process's own, in a number that became free.
+            // A close-on-exec one is this process's own.
             if raw::closes_on_exec(fd) == Some(false) {
                 raw::close(fd);
             }
@@ -52,13 +52,12 @@ impl Sockets {
     }
 }
 
-/// `NAME=...`, with room for the process id of the command that reads it.
+/// `NAME=...`, with room for the reader's process id.
 pub(super) struct OwnPid(Vec<u8>);
 
-/// This holds the command's process id, too (`sd_watchdog_enabled(3)`).
+/// It holds the command's process id, too (`sd_watchdog_enabled(3)`).
 pub(super) const WATCHED: &str = "WATCHDOG_PID";
 
-/// Of the greatest process id.
 const DIGITS: usize = 10;
 
 impl OwnPid {
@@ -77,7 +76,6 @@ impl OwnPid {
         self.0.as_ptr().cast()
     }
 
-    /// Fills in the process id, in the child.
     pub(super) fn fill(&mut self, pid: u32) {
         let begin = self.0.len() - DIGITS - 1;
         let room = &mut self.0[begin..];

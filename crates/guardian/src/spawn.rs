@@ -47,8 +47,8 @@ struct Dispositions {
 }
 
 impl Dispositions {
-    /// Ignored signals stay ignored (as `nohup` wants), except by [`begin`](super::begin), and blocked ones
-    /// blocked.
+    /// Ignored signals stay ignored (as `nohup` wants), but for those that [`begin`](super::begin) ignores
+    /// itself.
     fn read() -> Dispositions {
         let mut ignored = [false; 65];
         let mut differs = [false; 65];
@@ -223,7 +223,6 @@ impl ExecImage {
                 return Errno::last();
             }
             match exec_result {
-                // A later directory may have an executable one.
                 Errno::EACCES => denied = true,
                 Errno::ENOENT
                 | Errno::ENOTDIR
@@ -287,7 +286,6 @@ pub fn which(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
             // It may exist, hidden from this process.
             Ok(_) | Err(Errno::EACCES) => Errno::EACCES,
             Err(errno) if is_a_path => errno,
-            // Another directory may have it.
             Err(_) => found,
         };
     }

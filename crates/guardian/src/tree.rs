@@ -1,7 +1,7 @@
 //! Finding, signalling, killing and reaping the processes of a tree.
 //!
-//! Guardian and supervisor, which uses this for a dead guardian's tree, are child subreapers: orphans of the
-//! tree become direct children.
+//! The guardian uses this for the command's tree, the supervisor for a dead guardian's. Both are child
+//! subreapers: orphans of the tree become direct children.
 //!
 //! Signals go only to direct children that have not been reaped, by id or by the group of such a leader: no
 //! other process can have that id. (SIGCONT to a stopped process goes by descriptor, which is as safe.) /proc
@@ -50,7 +50,7 @@ pub(super) fn resume_stopped(mut concerns: impl FnMut(i32) -> bool) -> bool {
         if able && concerns(pid) && is_stopped(pid) {
             able = match raw::pidfd_open(pid) {
                 Ok(process) => {
-                    // Another process may have got the id before the descriptor.
+                    // Before the descriptor, another process may have got the id.
                     if concerns(pid) && is_stopped(pid) {
                         let _ = raw::pidfd_signal(process.as_fd(), libc::SIGCONT);
                     }
@@ -261,7 +261,7 @@ pub(super) fn parent_of(pid: i32) -> Option<i32> {
     stat_of(pid, |_, parent| parent)
 }
 
-/// Direct children of a process of many threads; none if /proc is another namespace's. Allocates.
+/// Direct children, of all threads; none if /proc is another namespace's. Allocates.
 pub(super) fn children_of(pid: i32) -> Vec<i32> {
     let mut found = Vec::new();
     if proc_is_ours().is_err() {
@@ -312,7 +312,7 @@ pub(super) fn sweep(spare: &[i32]) -> bool {
     false
 }
 
-/// Returns the reaped children, without `spare`. Allocates.
+/// Reaps ended children that are not in `spare`; returns them. Allocates.
 pub(super) fn reap_ended(spare: &[i32]) -> Vec<i32> {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
     let mut children = children_of(me);

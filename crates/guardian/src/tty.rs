@@ -156,7 +156,6 @@ impl Foreground {
         }
     }
 
-    /// For a process that was continued in the foreground.
     pub(super) fn lend_again(&mut self, group: i32) {
         if let Some(terminal) = &self.terminal
             && terminal.is_ours()
@@ -187,7 +186,7 @@ fn is_pipe(fd: BorrowedFd<'_>) -> bool {
         .is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO)
 }
 
-/// In the background, tcsetpgrp stops a caller that does not block SIGTTOU.
+/// tcsetpgrp stops a caller in the background that does not block SIGTTOU.
 fn set_foreground(fd: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
     let old =
         SigSet::from(Signal::SIGTTOU).thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;

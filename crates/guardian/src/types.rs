@@ -176,7 +176,9 @@ pub enum SetupError {
     },
     /// Another PID namespace's /proc hides the command's processes.
     #[error(
-        "cannot watch over the command's processes: /proc is another PID namespace's, there this process is {seen}, and it is {pid}: mount this namespace's own over it (mount -t proc proc /proc; unshare --mount-proc)"
+        "cannot watch over the command's processes: /proc is another PID namespace's, there this process \
+         is {seen}, and it is {pid}: mount this namespace's own over it \
+         (mount -t proc proc /proc; unshare --mount-proc)"
     )]
     Proc {
         /// Process id in /proc.
@@ -186,7 +188,8 @@ pub enum SetupError {
     },
     /// Child processes enter another "pid" or "time" namespace: their ids or their clock differ.
     #[error(
-        "cannot watch over the command's processes: child processes enter another {0} namespace than this process: start trafficcop inside it (unshare --fork)"
+        "cannot watch over the command's processes: child processes enter another {0} namespace than \
+         this process: start trafficcop inside it (unshare --fork)"
     )]
     ChildrenElsewhere(&'static str),
     /// The kernel refused.

@@ -41,22 +41,17 @@ pub enum Request {
         stop_to: StopTo,
         /// Bytes of `KEY=VALUE\0` (to set) and `KEY\0` (to unset).
         env: u32,
-        /// Bytes of the release info, which follows.
         release_info: u32,
-        /// Whether a lock's descriptor came along.
         lock: bool,
-        /// Whether the program's stdin came along.
         input: bool,
     },
-    /// Use these deadlines.
     Extend(Deadlines),
-    /// Signal the group; kill at the earlier of this moment and `kill_at`.
+    /// Kill at the earlier of this moment and `kill_at`.
     Drain { signal: i32, end_of_grace: Instant },
-    /// Kill the whole tree now.
     Kill,
     /// Pass a signal on to the main process.
     Signal(i32),
-    /// Continue a stopped command, in the foreground if it was there.
+    /// In the foreground if it was there.
     Resume,
     /// Replace the release info, of so many bytes.
     SetReleaseInfo { release_info: u32 },
@@ -69,17 +64,13 @@ pub enum Request {
 /// Report of the guardian to the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The guardian is set up.
     Ready,
-    /// The guardian could not be set up, with this error number.
     Unready { errno: i32 },
-    /// Something happened to the tree.
     Workload(WorkloadEvent),
     /// Answer to [`Request::Ping`].
     Pong(u64),
 }
 
-/// Their meaning depends on the kind.
 #[derive(Default)]
 struct Fields {
     kind: u8,
@@ -134,7 +125,6 @@ fn split(both: u64) -> (u32, u32) {
 }
 
 impl Request {
-    /// Number of bytes that follow the frame.
     pub fn payload(self) -> usize {
         match self {
             Request::Start {

@@ -1,4 +1,4 @@
-//! A process in the command's group that dies of the terminal's SIGINT or SIGQUIT, and so shows that it came.
+//! A process in the command's group that shows the terminal's SIGINT or SIGQUIT by dying of it.
 //!
 //! The terminal signals the foreground group alone. If the command handles that and exits 0, nothing else shows
 //! that a person wanted to end the whole job.
@@ -25,7 +25,7 @@ pub(super) struct Witness {
 }
 
 impl Witness {
-    /// Watches this group, whose leader was just forked. If the fork fails, no signal is noticed.
+    /// If the fork fails, no signal is noticed.
     pub(super) fn begin(&mut self, group: i32) {
         *self = Witness {
             group,
@@ -60,7 +60,7 @@ impl Witness {
             }
         });
         if let Ok(pid) = forked {
-            // Parent and child both do this, so that it is done before either relies on it.
+            // Both processes do this, so that it is done before either relies on it.
             let _ = setpgid(member(pid), group);
             self.pid = Some(pid);
         }
@@ -92,7 +92,7 @@ impl Witness {
         true
     }
 
-    /// Ends the witness after the command. Returns the last typed signal, and when.
+    /// Returns the last typed signal, and when.
     pub(super) fn end(&mut self, now: Instant) -> Option<(i32, Instant)> {
         if let Some(pid) = self.pid {
             // Pending signals come smallest number first: an interrupt before this SIGTERM.

@@ -40,7 +40,7 @@ const BEFORE_A_COMMAND: Duration = Duration::from_secs(5);
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
-    /// Its lock marks the cgroup as in use: see [`sweep`].
+    /// Holds the lock that marks the cgroup as in use: see [`sweep`].
     watch: OwnedFd,
     kill: OwnedFd,
     events: OwnedFd,

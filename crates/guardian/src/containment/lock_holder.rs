@@ -19,7 +19,7 @@ use super::Pidns;
 /// Spared by a kill by the product's name.
 pub const NAME: &std::ffi::CStr = c"lock-until-gone";
 
-/// In ms.
+/// Milliseconds.
 const LONGEST_NAP: u8 = 50;
 
 /// Starts the lock holder of `lock`, a child of the caller, which reaps it and spares it in kills.

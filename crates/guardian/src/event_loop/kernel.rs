@@ -1,7 +1,7 @@
-//! The machine that a guardian runs on: its descriptors, its children and what contains them.
+//! The machine that a guardian runs on.
 //!
-//! The descriptors are opened once: setting a timer needs neither memory nor a descriptor. It decides only how
-//! often to try a fork, and to begin no command whose lock has died with the supervisor.
+//! The descriptors are opened once: setting a timer needs neither memory nor a descriptor. The only decisions
+//! are how often to try a fork, and to begin no command whose lock has died with the supervisor.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -39,7 +39,7 @@ const PAUSES: [Duration; 4] = [
 ];
 
 const WAITED: Duration = Duration::from_millis(1);
-/// Shorter waits in a row that are allowed: more than a command's start and end make.
+/// More than a command's start and end make.
 const RUSH: u8 = 200;
 
 pub(crate) struct Kernel {
@@ -53,13 +53,11 @@ pub(crate) struct Kernel {
     image: Option<ExecImage>,
     /// Open until the result of the exec is known.
     exec_result: Option<OwnedFd>,
-    /// Short waits in a row, with nothing reaped.
     rush: Cell<u8>,
 }
 
 impl Kernel {
-    /// Sets everything up, or reports that there is no guardian: foreign descriptors are not `closed`, or there
-    /// are no timers and signals.
+    /// Sets everything up, or reports that there is no guardian.
     pub(crate) fn open(
         closed: nix::Result<()>,
         setup: Setup,
@@ -157,7 +155,6 @@ impl Kernel {
         }
     }
 
-    /// Removes what other processes saw of it.
     pub(crate) fn retire(mut self) {
         self.control.retire();
     }
@@ -238,7 +235,7 @@ impl System for Kernel {
     }
 
     fn sweep(&mut self) -> Result<(), Errno> {
-        // The partner under the same lease has swept; later leftovers are no reason to delay a check.
+        // The partner under the same lease has swept; later leftovers must not delay a check.
         if let Some(Partner::Ends(_)) = self.setup.partner {
             return Ok(());
         }
@@ -319,7 +316,7 @@ impl System for Kernel {
                 spawn(me, &mut image, &self.context, handed, &self.containment)
             };
             match begin() {
-                // Other processes may end in a moment. Nothing of the command runs meanwhile.
+                // Other processes may end in a moment.
                 Err(Errno::EAGAIN) => match pauses.next() {
                     Some(pause) if Instant::now() + *pause < deadlines.first() => {
                         std::thread::sleep(*pause);

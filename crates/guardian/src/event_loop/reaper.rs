@@ -1,4 +1,4 @@
-//! Signals to the command's tree, and its processes' ends.
+//! Signals to the command's tree, and its ends.
 //!
 //! Only un-reaped children are signalled, so that no id can be another process's. A tree is empty only when the
 //! kernel has no child left.
@@ -68,10 +68,10 @@ impl<S: System> EventLoop<S> {
         });
     }
 
-    /// Kills the tree, wave after wave, until it is empty or stops getting smaller.
+    /// Goes on, wave after wave, until the tree is empty or stops getting smaller.
     pub(super) fn kill_and_reap(&mut self) {
         self.system.kill_contained();
-        // Bounded, so that a storm of forks cannot stop everything else.
+        // A storm of forks must not stop everything else.
         for _ in 0..64 {
             let Some(main) = &self.main else { return };
             if !main.reaped {
@@ -120,7 +120,6 @@ impl<S: System> EventLoop<S> {
         });
     }
 
-    /// Notes the main process's end (or stop) and reaps all others.
     fn reap(&mut self, reaped: &mut bool) {
         self.system.look_at_witness();
         if let Some(main) = &self.main
@@ -161,7 +160,7 @@ impl<S: System> EventLoop<S> {
             });
         } else {
             let leader = main.pid;
-            // A child that cannot be reaped comes again: leave it to the next look, so that the deadlines go on.
+            // An unreapable child comes again: leave it to the next look, so that the deadlines go on.
             let mut last = None;
             while let Some(pid) = self.system.any_ended().filter(|pid| Some(*pid) != last) {
                 last = Some(pid);

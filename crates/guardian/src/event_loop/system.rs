@@ -1,4 +1,4 @@
-//! The machine as the guardian's loop sees it: about one method for each system call, without a decision.
+//! The machine as the guardian's loop sees it: about one method for each system call.
 //!
 //! [`Kernel`](super::Kernel) is the machine; the simulated fleet has another. Nothing here waits or, while a
 //! command runs, allocates.
@@ -32,7 +32,7 @@ pub struct Ready {
     pub nothing: bool,
     /// The wall clock was set.
     pub wall: bool,
-    /// A child changed its state, or the exec is known.
+    /// A child changed, or the exec is known.
     pub children: bool,
     /// Bytes can be read, or sent again.
     pub socket: bool,
@@ -51,13 +51,13 @@ pub trait System {
 
     /// Sends what fits of these bytes. EAGAIN: the supervisor does not read.
     fn send(&mut self, bytes: &[u8]) -> nix::Result<usize>;
-    /// Receives what has arrived, and the descriptor with it, if this process could take it. 0 bytes: the
-    /// supervisor's end is closed. EAGAIN: nothing has arrived.
+    /// Receives what has arrived, and the descriptor if this process could take it. 0 bytes: the supervisor's
+    /// end is closed. EAGAIN: nothing has arrived.
     fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<(usize, Option<OwnedFd>)>;
 
     // --- the children ---
 
-    /// Consumes the SIGCHLD, so that the next one wakes the loop.
+    /// Consumes a SIGCHLD, so that the next one wakes the loop.
     fn take_child_signal(&mut self);
     /// Visits every direct child, ended ones included; it can miss one.
     fn each_child(&self, visit: impl FnMut(i32));
@@ -65,7 +65,7 @@ pub trait System {
     fn look_at(&self, pid: i32) -> Option<Change>;
     /// Returns any child that has ended and is not reaped.
     fn any_ended(&self) -> Option<i32>;
-    /// Reaps the child if it has ended; returns whether it is gone (or was no child).
+    /// Reaps the child if it has ended; returns whether it is gone.
     fn reap(&self, pid: i32) -> bool;
     /// Whether it is a child, living or to be reaped.
     fn is_child(&self, pid: i32) -> bool;
@@ -82,26 +82,26 @@ pub trait System {
     /// Continues the stopped processes of a group.
     fn resume_group(&self, leader: i32);
 
-    /// Notes the death of the witness in the command's group.
+    /// Notes the death of the witness.
     fn look_at_witness(&mut self) {}
-    /// Returns the signal that was typed to end the command, after its end.
+    /// Returns the signal that was typed to end the command.
     fn typed(&mut self) -> Option<i32> {
         None
     }
 
     // --- what contains them ---
 
-    /// Ends what dead instances left beside this one. EBUSY: some of it cannot be killed.
+    /// Ends what dead instances left. EBUSY: some of it cannot be killed.
     fn sweep(&mut self) -> Result<(), Errno>;
     /// Moves the deadline of the processes inside.
     fn extend(&mut self, kill_at: Instant);
-    /// Sends SIGTERM, once, to orphans that the guardian does not adopt.
+    /// Signals orphans that the guardian does not adopt, once.
     fn term_hidden(&mut self);
     /// Kills everything inside, if possible.
     fn kill_contained(&mut self);
     /// Whether this child is outside the command's tree.
     fn is_helper(&self, pid: i32) -> bool;
-    /// Whether it holds a process that never becomes the guardian's child.
+    /// Whether a process inside never becomes the guardian's child.
     fn hides_some(&self) -> bool;
     /// Lets the helpers go when nothing else is left.
     fn close(&mut self);
@@ -112,7 +112,7 @@ pub trait System {
 
     // --- starts ---
 
-    /// Prepares a start with these encoded changes to the environment; may take its time.
+    /// Prepares a start with these encoded variables; may take its time.
     fn prepare(&mut self, program: u8, changes: &[u8]) -> Result<(), Errno>;
     /// Forks the prepared program; returns its id.
     fn fork(
@@ -121,7 +121,7 @@ pub trait System {
         lock: Option<BorrowedFd<'_>>,
         input: Option<BorrowedFd<'_>>,
     ) -> Result<i32, Errno>;
-    /// Returns whether the exec succeeded, or why not; `None`: unknown yet.
+    /// Returns whether the exec succeeded; `None`: unknown yet.
     fn exec_result(&mut self) -> Option<Result<(), i32>>;
 
     // --- the rest ---

@@ -21,8 +21,8 @@ use trafficcop_core::retry::Backoff;
 const GAP: Duration = Duration::from_millis(100);
 
 impl GuardianHandle {
-    /// Waits for the next event. Dropping the future loses nothing. Poll it while a command runs: it notices a
-    /// silent guardian, and does the work of a dead one.
+    /// Waits for the next event. Dropping the future loses nothing. Poll it while a command runs: it does the
+    /// work of a silent or dead guardian.
     pub async fn next_event(&mut self) -> WorkloadEvent {
         loop {
             self.read();
@@ -177,7 +177,6 @@ impl GuardianHandle {
     }
 }
 
-/// Killing of a dead guardian's tree, round by round.
 #[derive(Clone, Copy)]
 pub(super) struct Rescue {
     looked: Instant,

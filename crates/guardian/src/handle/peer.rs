@@ -1,4 +1,4 @@
-//! The guardian as its handle reaches it: bytes, the kernel's reports, and the killing of what it leaves.
+//! The guardian as its handle reaches it.
 //!
 //! [`Process`] is a forked guardian; the simulated fleet has another. A tree must never count as empty before it
 //! was seen empty.
@@ -25,7 +25,7 @@ pub trait Peer: Send {
     fn pid(&self) -> i32;
     /// Returns the path of the control file.
     fn control_path(&self) -> Option<&Path>;
-    /// Sends what fits of these bytes, the descriptor with the first of them. EAGAIN: it does not read.
+    /// Sends what fits of these bytes, the descriptor with the first. EAGAIN: it does not read.
     fn send(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> nix::Result<usize>;
     /// Receives what has arrived. 0 bytes: it has closed its end. EAGAIN: nothing.
     fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<usize>;
@@ -41,7 +41,7 @@ pub trait Peer: Send {
     fn sweep(&mut self, long: bool) -> bool;
     /// Whether it has ended and is now reaped.
     fn has_ended(&mut self) -> bool;
-    /// Removes what others saw of it, when nothing that it guarded is left.
+    /// Removes what others saw of it, at the end.
     fn retire(&mut self);
 }
 
@@ -119,7 +119,6 @@ impl Peer for Process {
     }
 
     fn poll_socket(&mut self, context: &mut Context<'_>, full: bool) -> Poll<()> {
-        // Both, so that both wake this task.
         let readable = self.socket.poll_read_ready(context).is_ready();
         let writable = full && self.socket.poll_write_ready(context).is_ready();
         if readable || writable {
@@ -154,8 +153,8 @@ impl Peer for Process {
     fn sweep(&mut self, long: bool) -> bool {
         self.containment.kill();
         if long && tree::is_child(self.pid) {
-            // Killed but not dead, it is stuck in the kernel and keeps its children. It cannot reap them any
-            // more, so no other process can get their ids.
+            // Stuck in the kernel, it keeps its children. It cannot reap them any more, so no other process can
+            // get their ids.
             for child in tree::children_of(self.pid) {
                 tree::signal(child, libc::SIGKILL);
             }

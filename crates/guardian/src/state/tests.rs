@@ -118,7 +118,7 @@ fn a_renewal_moves_the_kill_of_a_drain_but_not_its_grace() {
     assert_eq!(steps(&mut watch, 500, Input::Ticked), [Step::Kill]);
 }
 
-/// Found by the search: a command that was asked to end would never have to.
+/// Found by the search.
 #[test]
 fn renewal_after_term_at_does_not_move_the_kill() {
     let mut watch = running();
@@ -153,7 +153,6 @@ fn a_dead_supervisor_without_deadlines_leaves_ten_seconds() {
     assert_eq!(watch.next(), at(10_020));
 }
 
-/// A session is another instance's as soon as its supervisor is dead.
 #[test]
 fn orphan_grace_cuts_a_granted_grace() {
     let asked = Input::DrainAsked {
@@ -285,7 +284,6 @@ fn no_process_is_signalled_without_a_stop_signal_and_all_are_killed_at_the_end_o
     assert_eq!(steps(&mut watch, 110, Input::Ticked), [Step::Kill]);
 }
 
-/// At a deadline the supervisor orders the drain that the guardian has begun.
 #[test]
 fn same_stop_signal_is_not_sent_twice() {
     let mut watch = running();
@@ -354,7 +352,7 @@ fn event() -> impl Strategy<Value = Input> {
 }
 
 proptest! {
-    /// Once the deadline in force has passed, the tree is being killed, until its end, which is reported once.
+    /// Past the deadline in force the tree is being killed, until its end, which is reported once.
     #[test]
     fn no_order_of_events_outlasts_the_deadline(
         events in prop::collection::vec((0_u64..100, event()), 0..60)
