@@ -1,11 +1,10 @@
 //! Containment, which keeps the command's tree together beyond subreaper and walk. Its kinds differ only here.
 //!
-//! - [`Cgroup`]: a cgroup of its own, which the kernel kills as one when supervisor or guardian ask for it.
-//! - [`Pidns`]: a PID namespace of its own, which the kernel kills when its init dies; its init dies with the
-//!   guardian or at the deadline. [`lock_holder`] holds a file's lock until the namespace is empty.
+//! - [`Cgroup`]: the kernel kills it as one when supervisor or guardian ask for it.
+//! - [`Pidns`]: the kernel kills this PID namespace when its init dies, with the guardian or at the deadline.
 //!
-//! With each of them the guardian stays the parent of the command's main process. A kind that was requested by
-//! name is provided or refused, never replaced by a weaker one. Nothing here decides when to kill.
+//! The guardian always stays the parent of the main process. A kind that was requested by name is provided or
+//! refused, never replaced by a weaker one. Nothing here decides when to kill.
 
 use std::os::fd::{BorrowedFd, RawFd};
 use std::sync::atomic::{AtomicU64, Ordering};
@@ -25,28 +24,24 @@ mod pidns;
 
 #[derive(Debug)]
 pub(super) enum Containment {
-    /// Descent only: subreaper and walk.
     None,
-    /// One for the guardian's whole life; removed when it is dropped and empty.
     Cgroup(Cgroup),
-    /// One for each command, known to the guardian only.
     Pidns(Option<Space>),
 }
 
 #[derive(Debug)]
 pub(super) struct Space {
     namespace: Pidns,
-    /// Process that holds the lock until the namespace is empty.
     lock_holder: Option<i32>,
     kill_at: Instant,
-    /// Whether the rest has got its signal to end.
+    /// Whether the rest has got its SIGTERM.
     told: bool,
     /// Time of the order to init to kill the rest, in nanoseconds; 0: not yet.
     asked: AtomicU64,
 }
 
-/// Time for init to kill the others after the order: it has to be scheduled first, and waves of kills follow
-/// each other in less than a millisecond. A small part of what a lease leaves for the end of the tree.
+/// Time for init to be scheduled and kill the others; waves of kills come within a millisecond. A lease leaves
+/// much more for the end of the tree.
 const INIT_KILL_GRACE: Duration = Duration::from_millis(20);
 
 fn refusal(asked: &'static str) -> impl Fn(String) -> SetupError {
@@ -54,7 +49,7 @@ fn refusal(asked: &'static str) -> impl Fn(String) -> SetupError {
 }
 
 impl Containment {
-    /// Makes the requested kind. A cgroup still has to be tried: see [`Containment::try_out`].
+    /// A cgroup is still untried.
     pub(super) fn prepare(asked: Contain) -> Result<Containment, SetupError> {
         match asked {
             Contain::None => Ok(Containment::None),
@@ -68,11 +63,10 @@ impl Containment {
         }
     }
 
-    /// Tries the containment while the guardian that was forked with it gets ready, and replaces it if it does
-    /// not work. Returns whether it is unchanged, as that guardian knows it.
+    /// Tries the containment while its guardian gets ready, and replaces it on failure. Returns whether it is
+    /// still as the guardian knows it.
     pub(super) fn try_out(&mut self, asked: Contain) -> Result<bool, SetupError> {
         match self {
-            // A cgroup without births inside comes from an earlier trial.
             Containment::Cgroup(cgroup) if cgroup.bears() => match cgroup.try_out() {
                 Ok(as_it_was) => Ok(as_it_was),
                 Err(why) if asked == Contain::Cgroup => Err(refusal("cgroup")(why)),
@@ -93,8 +87,7 @@ impl Containment {
         }
     }
 
-    /// Ends what dead instances left beside this one, before a command gets control. Fails while some of it
-    /// cannot be killed; then nothing may start.
+    /// Ends what dead instances left. If some of it cannot be killed, nothing may start.
     pub(super) fn sweep(&self) -> Result<(), Errno> {
         match self {
             Containment::None | Containment::Pidns(_) => Ok(()),
@@ -128,7 +121,7 @@ impl Containment {
         })
     }
 
-    /// Cleans up when it is empty, or the command was never started.
+    /// Cleans up an empty one, or after a start that failed.
     pub(super) fn abandon(&mut self) {
         match self {
             Containment::None | Containment::Pidns(None) => {}
@@ -147,7 +140,7 @@ impl Containment {
         }
     }
 
-    /// Forks; the child is in a namespace from its birth, but not always in a cgroup: see `join`.
+    /// The child is born in a namespace, but not always in a cgroup: see `join`.
     ///
     /// # Safety
     /// The process has one thread, or the child makes only async-signal-safe calls.
@@ -172,12 +165,11 @@ impl Containment {
     pub(super) fn parent_seen(&self, parent: i32) -> i32 {
         match self {
             Containment::None | Containment::Cgroup(_) => parent,
-            // The parent is outside the namespace; the fork has checked that the guardian lives.
             Containment::Pidns(_) => 0,
         }
     }
 
-    /// Returns a descriptor that a new process writes "0" to, to move inside, if it was not born there.
+    /// Descriptor to write "0" to, for a child born outside.
     pub(super) fn join(&self) -> Option<BorrowedFd<'_>> {
         match self {
             Containment::Cgroup(cgroup) if !cgroup.bears() => Some(cgroup.join()),
@@ -189,20 +181,19 @@ impl Containment {
         if let Containment::Pidns(Some(space)) = self {
             space.namespace.extend(kill_at);
             if kill_at < space.kill_at {
-                // Init sleeps until the later deadline: signal 0 reaches no process, but makes init look again.
+                // Init sleeps until the later deadline: signal 0 reaches no process, but wakes it.
                 let _ = space.namespace.signal_all(0);
             }
             space.kill_at = kill_at;
         }
     }
 
-    /// Sends SIGTERM, once, to processes that the guardian does not adopt when they lose their parent.
+    /// Signals orphans that the guardian does not adopt, once.
     pub(super) fn term_rest(&mut self) {
         if let Containment::Pidns(Some(space)) = self
             && !space.told
         {
             space.told = true;
-            // Without the signal they are killed at the end of the grace.
             let _ = space.namespace.signal_all(libc::SIGTERM);
             let init = space.namespace.init();
             if !tree::resume_stopped(|pid| tree::descends_from(pid, init)) {
@@ -215,14 +206,12 @@ impl Containment {
         match self {
             Containment::None | Containment::Pidns(None) => {}
             Containment::Cgroup(cgroup) => {
-                // This only fails because the cgroup is gone and so empty; the walk over the children follows
-                // anyway.
+                // Fails only if the cgroup is gone and so empty.
                 let _ = cgroup.kill();
             }
             Containment::Pidns(Some(space)) => {
-                // First let init kill the others itself. The kernel does so only when init has died, and they
-                // would run on while an exit takes its time (no process can exit while some are moved between
-                // cgroups). A later wave kills init itself.
+                // Let init kill the others: the kernel does so only when init has died, and an exit can take
+                // its time (none completes while processes move between cgroups). A later wave kills init.
                 let now = Instant::now();
                 let order = Ordering::Relaxed;
                 let asks = space
@@ -242,8 +231,7 @@ impl Containment {
             if pid == space.namespace.init() || Some(pid) == space.lock_holder)
     }
 
-    /// Returns the lock holders among these children, for a supervisor that does not know those of a dead
-    /// guardian.
+    /// Finds lock holders among these children: a supervisor does not know a dead guardian's.
     pub(super) fn lock_holders(&self, children: &[i32]) -> Vec<i32> {
         let is_lock_holder = |pid: &i32| {
             std::fs::read(format!("/proc/{pid}/comm"))
@@ -255,12 +243,11 @@ impl Containment {
         }
     }
 
-    /// Whether a process is inside that is no child of the guardian and will not become one.
     pub(super) fn hides_some(&self) -> bool {
         matches!(self, Containment::Pidns(Some(space)) if !space.namespace.is_empty())
     }
 
-    /// Lets the helpers go, after the main process was reaped and nothing else is known.
+    /// Ends the helpers, when nothing else is left.
     pub(super) fn close(&self) {
         match self {
             Containment::None | Containment::Cgroup(_) | Containment::Pidns(None) => {}
@@ -276,7 +263,7 @@ impl Containment {
         }
     }
 
-    /// Returns descriptors that the guardian needs although they are close-on-exec.
+    /// Close-on-exec descriptors that the guardian needs.
     pub(super) fn keep(&self) -> Vec<RawFd> {
         match self {
             Containment::None | Containment::Pidns(_) => Vec::new(),
@@ -285,8 +272,7 @@ impl Containment {
     }
 }
 
-/// Closes every descriptor but these (ascending): a helper process must not keep a pipe of the guardian or of
-/// the command open.
+/// A helper must not keep a pipe open. `kept` is ascending.
 fn close_all_but(kept: &[RawFd]) -> nix::Result<()> {
     debug_assert!(kept.is_sorted());
     let mut from = 0_u32;
@@ -311,7 +297,6 @@ mod tests {
 
     use super::*;
 
-    /// At the deadline two waves come in one turn of the guardian's loop.
     #[test]
     fn second_kill_leaves_init_time_to_kill_the_others() {
         if let Err(why) = Pidns::available() {
@@ -330,7 +315,6 @@ mod tests {
             };
             let init = Pid::from_raw(space.namespace.init());
             let ended = waitpid(init, None);
-            // A busy machine may have delayed this test.
             if in_time {
                 assert_eq!(ended, Ok(WaitStatus::Exited(init, 0)));
                 return;

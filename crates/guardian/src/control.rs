@@ -1,19 +1,15 @@
-//! The control file: sixteen bytes that tell any process of this machine until when the command may believe
-//! that it is in control, and whether it was asked to stop.
+//! The control file: sixteen bytes that tell any process of this machine until when the command may believe in
+//! its control, and whether it was asked to stop.
 //!
-//! [`super::fork`] makes it before the fork, and both sides map it. The guardian writes it
-//! ([`super::event_loop`]), the supervisor only when the guardian is dead ([`super::handle`]). It must never
-//! promise more than the deadline at which the guardian kills: so it stays true when its writer is stopped or
-//! dead.
+//! The guardian writes it, or the supervisor when the guardian is dead. It must never promise more than the
+//! deadline at which the guardian kills: so it stays true when its writer is stopped or dead.
 //!
-//! It is two native-endian `u64`, both nanoseconds of CLOCK_BOOTTIME. The first is the end of control: 0
-//! without control, `u64::MAX` for a lock that has no deadline. The second is the end of a drain: 0 while none
-//! was begun. The guardian writes it before it sends the first signal: a death between the two leaves a command
-//! that begins nothing more, never one that got a signal and still reads "in control". A reader may use the
-//! first word alone, and a file may have no other.
+//! It is two native-endian `u64`, nanoseconds of CLOCK_BOOTTIME. The first is the end of control: 0 without
+//! control, `u64::MAX` without a deadline. The second, before the first signal, is the end of a drain, or else
+//! 0. A death between the two leaves a command that begins nothing more, never one that got a signal and still
+//! reads "in control". A reader may use the first word alone, and a file may have no other.
 //!
-//! The file's owner locks it while it lives. A file without a lock is left over from owners that were killed:
-//! it has no meaning any more, and the next start sweeps it.
+//! A living owner locks the file. One without a lock means nothing: the next start removes it.
 
 use std::ffi::OsString;
 use std::fs::{self, File, Metadata, OpenOptions};
@@ -34,23 +30,21 @@ use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::lasting;
 use trafficcop_core::util::{is_locked_by_another, is_safe_from_others, ours_in, whole_file};
 
-/// Variable in which the command finds the path.
 pub(super) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
-// Beginning of the files' names.
 const PREFIX: &str = "trafficcop-control.";
-// End of the name of a file that is not locked yet.
+// End of the name until the file is locked.
 const UNFINISHED: &str = ".part";
 const LENGTH: usize = size_of::<SharedControl>();
-// Lengths that a reader accepts: the first word alone, and both with room for what a later version adds.
+// The first word alone, or both with room for a later version's.
 const READABLE: [RangeInclusive<u64>; 2] = [8..=8, 16..=64];
 
-/// Whether a path has the name of a control file of any instance.
+/// Whether a path has the name of a control file.
 pub fn is_control_file(path: &Path) -> bool {
     let name = path.file_name();
     name.is_some_and(|name| name.as_encoded_bytes().starts_with(PREFIX.as_bytes()))
 }
 
-/// Whether there is a control file at this path whose owners live, as far as that is visible.
+/// Whether a visible living owner's control file is at this path.
 pub fn is_control_file_in_use(path: &Path) -> bool {
     View::open(path).is_ok_and(|view| is_locked_by_another(&view.file) == Ok(true))
 }
@@ -59,24 +53,22 @@ pub fn is_control_file_in_use(path: &Path) -> bool {
 struct Location {
     words: Mapping<SharedControl>,
     path: PathBuf,
-    /// Holds the lock that marks the file as used.
     file: Arc<File>,
 }
 
-/// The file as its owners have it; `None` if no directory would take one.
+/// The owners' side; `None` if no directory takes a file.
 #[derive(Debug)]
 pub(super) struct ControlFile(Option<Location>);
 
 impl ControlFile {
-    /// Makes one, without control, in the first suitable directory.
+    /// In the first suitable directory, without control.
     pub(super) fn create() -> ControlFile {
         let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
-        // Colons separate several (systemd.exec(5)).
+        // systemd.exec(5): colons separate several.
         let of_the_unit = variable("RUNTIME_DIRECTORY")
             .and_then(|all| Some(std::env::split_paths(&all).next()?.into()));
-        // Directories in memory come first: a page of a disk that hangs would stop the process that writes the
-        // deadline. The service manager's directory comes before /dev/shm, which logind empties when the last
-        // session of the user ends.
+        // Memory first: a hanging disk's page would stop the writer of the deadline. The service manager's
+        // directory comes before /dev/shm, which logind empties after the user's last session.
         let places = [
             of_the_unit,
             Some("/run".into()),
@@ -86,7 +78,7 @@ impl ControlFile {
             Some("/tmp".into()),
         ];
         let mut why = None;
-        // The command, which gets the path, may change its directory.
+        // The command may change its directory.
         let places = places.into_iter().flatten().map(PathBuf::from);
         for directory in places.filter(|directory| directory.is_absolute()) {
             match create_in(&directory) {
@@ -99,7 +91,6 @@ impl ControlFile {
         ControlFile(None)
     }
 
-    /// Removes the leftovers of killed owners beside it, which no start waits for.
     pub(super) fn sweep_beside(&self) {
         if let Some(directory) = self.path().and_then(Path::parent) {
             sweep(directory);
@@ -116,8 +107,8 @@ impl ControlFile {
 
     pub(super) fn set(&self, control: ControlState) {
         if let Some(Location { words, .. }) = &self.0 {
-            // Each is one store of eight bytes: a reader in another process sees the old one or the new one,
-            // never half of each. The drain goes first: a reader that sees the end of control sees it, too.
+            // Each is one store of eight bytes, never seen half. The drain goes first: with the end of control
+            // a reader sees it, too.
             let ControlState { until, drain } = control;
             words.drain.store(drain.as_nanos(), Ordering::Release);
             words.until.store(until.as_nanos(), Ordering::Release);
@@ -126,17 +117,16 @@ impl ControlFile {
 
     /// Writes "not in control" for ever, and removes the file.
     pub(super) fn retire(&mut self) {
-        // Write it first: a process that has the file mapped goes on reading.
+        // A process that has the file mapped goes on reading.
         self.set(ControlState::NONE);
         if let Some(place) = self.0.take() {
-            // The other side may have done so before.
             let _ = fs::remove_file(&place.path);
         }
     }
 }
 
 fn create_in(directory: &Path) -> io::Result<Location> {
-    // Another instance that starts at the same moment may sweep the file before it is locked.
+    // Another starting instance may sweep the file before it is locked.
     create_once_in(directory).or_else(|error| match error.kind() {
         io::ErrorKind::NotFound => create_once_in(directory),
         _ => Err(error),
@@ -144,23 +134,23 @@ fn create_in(directory: &Path) -> io::Result<Location> {
 }
 
 fn create_once_in(directory: &Path) -> io::Result<Location> {
-    // A user who can rename the file could mislead the command.
+    // Renaming the file could mislead the command.
     if !is_safe_from_others(&fs::metadata(directory)?) {
         return Err(io::ErrorKind::PermissionDenied.into());
     }
     let name = format!("{}.{:08x}", std::process::id(), fastrand::u32(..));
-    // Use another name until it is locked: a file of the final name without a lock is a leftover.
+    // With the final name and no lock it would be a leftover.
     let fresh = directory.join(format!("{PREFIX}{name}{UNFINISHED}"));
     let path = directory.join(format!("{PREFIX}{name}"));
     let mut file = OpenOptions::new()
         .read(true)
         .write(true)
-        // Never follow a link: every user can make one in /tmp.
+        // No link: every user can make one in /tmp.
         .create_new(true)
         .mode(0o600)
         .open(&fresh)?;
     let made = (|| {
-        // Write it instead of only making it long: so there is room for it, and the mapping cannot fault.
+        // Written, not only extended: without room the mapping would fault.
         file.write_all(&[0; LENGTH])?;
         file.set_permissions(fs::Permissions::from_mode(0o444))?;
         fcntl(&file, FcntlArg::F_OFD_SETLK(&whole_file(libc::F_WRLCK)))?;
@@ -181,7 +171,6 @@ fn create_once_in(directory: &Path) -> io::Result<Location> {
     }
 }
 
-/// Removes the leftovers of killed owners.
 fn sweep(directory: &Path) {
     for path in ours_in(directory, PREFIX, Metadata::is_file) {
         let mut options = OpenOptions::new();
@@ -192,7 +181,7 @@ fn sweep(directory: &Path) {
             .open(&path)
             .is_ok_and(|file| is_locked_by_another(&file) == Ok(false))
         {
-            // Write it for processes that still have it open, or mapped.
+            // For processes that still have it open, or mapped.
             let _ = unsay(&path);
             let _ = fs::remove_file(&path);
         }
@@ -208,11 +197,10 @@ fn unsay(path: &Path) -> io::Result<()> {
     file.write_all_at(&[0; LENGTH], 0)
 }
 
-/// A control file as its readers have it. It stays readable when the file is removed.
+/// Control file for readers, even after its removal.
 #[derive(Debug)]
 pub struct View {
     words: Mapping<SharedControl>,
-    /// Shows whether the writer lives.
     file: File,
 }
 
@@ -224,10 +212,10 @@ impl View {
     pub fn open(path: &Path) -> io::Result<View> {
         let file = OpenOptions::new()
             .read(true)
-            // A FIFO of that name would let a script's `check` wait for ever.
+            // A FIFO would let a script's `check` wait for ever.
             .custom_flags(libc::O_NONBLOCK)
             .open(path)?;
-        // Use the descriptor: the path may be another file by now.
+        // By now the path may be another file.
         let found = file.metadata()?;
         let fits = READABLE.iter().any(|range| range.contains(&found.len()));
         if !found.is_file() || !fits {
@@ -239,8 +227,7 @@ impl View {
         Ok(View { words, file })
     }
 
-    /// Reads the present state. Without a living owner it is "not in control": no process would have revoked an
-    /// earlier one.
+    /// Reads the state. Without a living owner, which would revoke it, it is "not in control".
     #[must_use]
     pub fn read(&self) -> ControlState {
         let [until, drain] = [&self.words.until, &self.words.drain]
@@ -308,8 +295,7 @@ mod tests {
         fs::write(&unfinished, "").expect("written");
         let foreign = directory.path().join("something.else");
         fs::write(&foreign, "x").expect("written");
-        // A child that a neighbouring test is forking at this moment has the descriptor until it execs: then it
-        // is no leftover yet, and a later sweep removes it.
+        // A neighbouring test's child has the descriptor until its exec.
         let give_up_at = Instant::now() + std::time::Duration::from_secs(60);
         let next = ControlFile(Some(create_in(directory.path()).expect("a file")));
         while left.exists() && Instant::now() < give_up_at {

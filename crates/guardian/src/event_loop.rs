@@ -1,11 +1,10 @@
-//! The guardian's loop: poll, look at the clock, at the children, at the socket; do what [`GuardianState`]
-//! decides.
+//! The guardian's loop: it waits, looks at the clock, the children and the socket, and does what
+//! [`GuardianState`] decides.
 //!
-//! [`super::fork`] runs it in the forked child. While a command runs it does not allocate (but for release info
-//! larger than the one before), and it waits in `poll` only, never for a supervisor that does not read. All
-//! that it sees and does goes through [`System`], so that the simulated fleet runs this very loop. It must
-//! never act on a frame before it is complete, never begin what is ordered too late, and never begin anything
-//! under a lock that it does not hold.
+//! While a command runs it does not allocate (but for larger release info), and never waits for a supervisor
+//! that does not read. It uses [`System`] only, so that the simulated fleet runs this very loop. It must never
+//! act on an incomplete frame, begin what is ordered too late, or begin anything under a lock that it does not
+//! hold.
 
 use std::ops::Range;
 use std::os::fd::{AsFd, OwnedFd};
@@ -26,19 +25,19 @@ mod system;
 pub(super) use kernel::Kernel;
 pub use system::{Ready, System, Wait};
 
-/// Number of frames that wait for a supervisor that does not read. A command's life makes ten.
+/// Frames for a supervisor that does not read; a command's life makes ten.
 const UNSENT: usize = 64;
-/// Initial room for what arrives, and for release info.
+/// Initial room for input, and for release info.
 const ROOM: usize = 16 << 10;
-/// Children outside the main process's group that are remembered after their SIGTERM.
+/// Children outside the group that have had their SIGTERM.
 const TOLD: usize = 256;
-/// Wait of a new guardian for a first command before it takes precedence, in ms.
+/// Milliseconds for a first command, before taking precedence.
 const SETTLE: u8 = 20;
-/// Longest wait for the next look at a tree that is ending, in ms.
+/// Milliseconds, at an ending tree.
 const LONGEST_LOOK: u8 = 100;
 
-/// Main process of the command. It stays un-reaped until everything else is gone: until then no other process
-/// can get its id or its group's.
+/// The main process stays un-reaped until all else is gone: until then no other process can get its id or its
+/// group's.
 struct Main {
     pid: i32,
     ended: bool,
@@ -46,26 +45,25 @@ struct Main {
     executing: bool,
 }
 
-/// The loop with what it remembers from one turn to the next.
+/// The loop and its memory between turns.
 pub struct EventLoop<S> {
     pub(super) system: S,
     state: GuardianState,
     main: Option<Main>,
-    /// Whether the command is in control until its deadline.
     in_control: bool,
     lock: Option<OwnedFd>,
     release_info: Vec<u8>,
     armed: Instant,
     received: Vec<u8>,
-    /// Number of received bytes that are already handled.
+    /// Handled length of `received`.
     obeyed: usize,
-    /// Descriptor that arrived before its frame was complete.
+    /// Arrived before its frame was complete.
     passed: Option<OwnedFd>,
     unsent: [u8; UNSENT * FRAME],
     unsent_len: usize,
     told: [i32; TOLD],
     told_len: usize,
-    /// Whether the supervisor's end is closed; nothing is read or written any more.
+    /// Whether the supervisor's end is closed.
     deaf: bool,
     patience: u8,
     settled: bool,
@@ -80,15 +78,14 @@ impl<S: System> EventLoop<S> {
         self
     }
 
-    /// Sets the longest grace from the supervisor's death on.
+    /// Sets the longest grace after the supervisor's death.
     #[must_use]
     pub fn orphaned_for(mut self, orphan_grace: Option<Duration>) -> EventLoop<S> {
         self.state = self.state.orphaned_for(orphan_grace);
         self
     }
 
-    /// Makes the loop and reports to the supervisor that it is ready. `grace` applies to a drain without a
-    /// deadline.
+    /// Makes the loop and reports that it is ready. `grace` is for drains without a deadline.
     pub fn begin(system: S, grace: Duration) -> EventLoop<S> {
         let mut event_loop = EventLoop {
             system,
@@ -114,12 +111,12 @@ impl<S: System> EventLoop<S> {
         event_loop
     }
 
-    /// Whether the supervisor no longer needs it, or is dead and everything is done.
+    /// Whether it was dismissed, or has nothing to do as an orphan.
     pub fn is_over(&self) -> bool {
         self.over
     }
 
-    /// Sets the timer, and returns what to wait for before the next turn.
+    /// Sets the timer, and returns what to wait for.
     pub fn next_wait(&mut self) -> Wait {
         let next = self.state.next();
         if next != self.armed {
@@ -128,8 +125,7 @@ impl<S: System> EventLoop<S> {
         }
         let ended = self.main.as_ref().is_some_and(|main| main.ended);
         let millis = if self.state.is_killing() || ended {
-            // Orphans arrive without a signal, and those of a PID namespace end without one: look again, less
-            // and less often.
+            // No signal announces orphans, nor their end in a PID namespace: look less and less often.
             self.patience = self.patience.saturating_mul(2).min(LONGEST_LOOK);
             Some(self.patience)
         } else if self.settled {
@@ -145,9 +141,9 @@ impl<S: System> EventLoop<S> {
         }
     }
 
-    /// Handles what the wait ended with.
+    /// Handles the result of the wait.
     pub fn turn(&mut self, ready: Ready) {
-        // A command that is to start at once goes first, but this comes before a wait that may be long.
+        // After the start of a first command, but before a long wait.
         if !self.settled && (ready.nothing || self.main.is_some()) {
             self.settled = true;
             self.system.take_precedence();
@@ -172,7 +168,7 @@ impl<S: System> EventLoop<S> {
 
     fn happened(&mut self, event: Input) {
         let steps = self.state.step(Instant::now(), event);
-        // Show it before acting on it: a process that gets a signal finds the truth there.
+        // A process that gets a signal finds the truth there.
         self.show_control(self.state.control());
         self.perform(&steps);
     }
@@ -201,7 +197,7 @@ impl<S: System> EventLoop<S> {
 
     fn obey(&mut self, request: Request, payload: usize) {
         match request {
-            // The handle never asks for a second one.
+            // The handle never sends a second one.
             Request::Start { .. } if !self.state.is_idle() => {}
             Request::Start {
                 program,
@@ -277,13 +273,13 @@ impl<S: System> EventLoop<S> {
             (_, false, false) => Ok((None, None)),
             (Some(passed), true, _) => Ok((Some(passed), None)),
             (Some(passed), false, true) => Ok((None, Some(passed))),
-            // A descriptor was sent, but this process could not take it. A lock that no process holds, or a
-            // missing message, is worse than a command that is not started.
+            // This process could not take it. No command is better than a lock that no process holds, or a
+            // missing message.
             (None, ..) => Err(Errno::EMFILE),
         }
     }
 
-    /// Does what may take its time before a start.
+    /// Does the slow part of a start.
     fn prepare(
         &mut self,
         program: u8,
@@ -325,7 +321,6 @@ impl<S: System> EventLoop<S> {
         self.tell(Event::Workload(WorkloadEvent::NotStarted { errno }));
     }
 
-    /// Queues a frame; keeps what a supervisor that does not read has not fetched.
     fn tell(&mut self, report: Event) {
         if self.deaf || self.unsent_len + FRAME > self.unsent.len() {
             return;
@@ -338,8 +333,7 @@ impl<S: System> EventLoop<S> {
             return;
         }
         let frame = report.encode();
-        // A command can be stopped without end (`cpulimit`), and its own end must still find room. One unread
-        // report of a stop says as much as many.
+        // A command can be stopped without end (`cpulimit`), and its end must still find room.
         let stopped = report == Event::Workload(WorkloadEvent::Stopped);
         if stopped && self.unsent[..self.unsent_len].ends_with(&frame) {
             return;
@@ -357,13 +351,13 @@ impl<S: System> EventLoop<S> {
                     self.unsent_len -= sent;
                 }
                 Err(Errno::EINTR) => {}
-                // Full, or closed: reading will tell which.
+                // Full, or closed: reading tells which.
                 Err(_) => return,
             }
         }
     }
 
-    /// Returns the next request, if all of it has arrived, and the offset of its payload in `received`.
+    /// Returns a complete request, and its payload's offset in `received`.
     fn next_request(&mut self) -> Option<(Request, usize)> {
         while !self.over && !self.deaf {
             if let Some(frame) = self.received[self.obeyed..].first_chunk::<FRAME>() {
@@ -397,14 +391,12 @@ impl<S: System> EventLoop<S> {
         None
     }
 
-    /// Handles a supervisor that is dead or sends nonsense.
     fn orphaned(&mut self) {
         self.deaf = true;
         self.unsent_len = 0;
         self.happened(Input::Orphaned);
     }
 
-    /// Gives the lease of a dead supervisor back, when nothing of the tree lives.
     fn depart(&mut self) {
         self.over = true;
         if !self.release_info.is_empty() {

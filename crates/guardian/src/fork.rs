@@ -1,8 +1,8 @@
 //! Creation of a guardian: a small child process of the supervisor that is named, hard to starve and holds only
 //! its own descriptors.
 //!
-//! The drivers call [`fork`] before there is a runtime or a second thread. [`super::event_loop`] is the rest of
-//! the guardian's life. Nothing here may return into the caller from inside the guardian.
+//! [`fork`] comes before the runtime and any second thread. Nothing may return into the caller from inside the
+//! guardian.
 
 use std::ffi::{CStr, OsString};
 use std::io::{self, IoSliceMut, Read};
@@ -33,17 +33,15 @@ use super::{Contain, Setup, SetupError, process, raw, tree};
 use trafficcop_core::machine::procfs;
 use trafficcop_core::util::with_awaited_children;
 
-/// Name in a process list: not the product's, so that a `pkill` by that name spares the process that has to
-/// clean up.
+/// Not the product's name: a `pkill` by that must spare the process that cleans up.
 const NAME: &CStr = c"tc-guardian";
 
-/// Number of descriptors to try one by one if they cannot be listed: some 5 ms.
+/// Descriptors to try one by one if they cannot be listed: some 5 ms.
 const TRIED: RawFd = 1 << 16;
 
-/// Children that belong to no command's tree, to be spared when a dead guardian's tree is killed.
+/// Children to spare when a dead guardian's tree is killed.
 static UNRELATED: Mutex<Vec<i32>> = Mutex::new(Vec::new());
 
-/// Returns the living guardians and the children that this process was started with.
 pub(super) fn unrelated_children() -> Vec<i32> {
     UNRELATED
         .lock()
@@ -57,7 +55,7 @@ fn spare(pid: i32) {
     }
 }
 
-/// Forgets a guardian that has been reaped (or is about to be killed): another process may get its id.
+/// Another process may get the id of a reaped guardian.
 pub(super) fn forget_unrelated(pid: i32) {
     process::wait_no_more(pid);
     if let Ok(mut pids) = UNRELATED.lock() {
@@ -65,8 +63,7 @@ pub(super) fn forget_unrelated(pid: i32) {
     }
 }
 
-/// Reaps ended processes that this process has adopted. As process 1 of a container it adopts every process
-/// that loses its parent, and no other process can reap them. The handle sweeps what a guardian leaves.
+/// A process 1 adopts every orphan of its container, and no other process can reap them.
 pub(super) fn reap_adopted() {
     with_awaited_children(|awaited| {
         let spare = [process::guardians().as_slice(), awaited].concat();
@@ -76,7 +73,7 @@ pub(super) fn reap_adopted() {
     });
 }
 
-/// Guardian that waits for its handle. It exits by itself when this is dropped.
+/// Guardian that waits for its handle. It exits when this is dropped.
 #[derive(Debug)]
 pub struct Guardian {
     pid: i32,
@@ -88,26 +85,26 @@ pub struct Guardian {
 }
 
 impl Guardian {
-    /// Returns the containment that is in force: never [`Contain::Auto`].
+    /// Returns the containment in force: never [`Contain::Auto`].
     #[must_use]
     pub fn containment(&self) -> Contain {
         self.containment.kind()
     }
 
-    /// Returns the guardian's process id, for people.
+    /// Returns the guardian's process id.
     #[must_use]
     pub fn pid(&self) -> i32 {
         self.pid
     }
 
-    /// Returns the path of the control file, if one could be made.
+    /// Returns the path of the control file, if there is one.
     #[must_use]
     pub fn control_file(&self) -> Option<&Path> {
         self.control.path()
     }
 
     /// Whether this process was started in the foreground of a terminal. A command that stops was then stopped
-    /// with Ctrl-Z, and this process stops with it.
+    /// with Ctrl-Z, and this process stops, too.
     #[must_use]
     pub fn has_terminal(&self) -> bool {
         self.foreground
@@ -116,14 +113,13 @@ impl Guardian {
     /// Opens the control file for other parts of this process.
     ///
     /// # Errors
-    /// If no directory would take a control file, or it cannot be read.
+    /// There is no control file, or it cannot be read.
     pub fn view(&self) -> io::Result<View> {
         let none = || io::Error::other("no directory would take a control file");
         View::open(self.control.path().ok_or_else(none)?)
     }
 
-    /// Returns the check by which other parts of this process ask whether the supervisor works, after
-    /// [`attend`](Self::attend).
+    /// Returns the check whether the supervisor works, for the time after [`attend`](Self::attend).
     #[must_use]
     pub fn health_check(&self) -> Arc<HealthCheck> {
         Arc::clone(&self.health_check)
@@ -132,12 +128,12 @@ impl Guardian {
     /// Waits until the guardian is ready, and returns the supervisor's side of it.
     ///
     /// # Errors
-    /// If the guardian could not get ready, or its socket cannot be registered with the runtime.
+    /// The guardian is not ready, or its socket cannot be registered with the runtime.
     ///
     /// # Panics
     /// Outside of a tokio runtime with time and I/O.
     pub fn attend(mut self) -> Result<GuardianHandle, SetupError> {
-        // Use the time in which the guardian gets ready.
+        // While the guardian gets ready.
         self.control.sweep_beside();
         if let Err(refusal) = hear_ready(&self) {
             tree::signal(self.pid, libc::SIGKILL);
@@ -160,11 +156,11 @@ impl Guardian {
 
 /// Forks a guardian. This process becomes a child subreaper.
 ///
-/// Call it early. The first call captures the signal mask and dispositions that every command will get, and the
-/// guardian closes every descriptor that is close-on-exec by now.
+/// The first call captures the signal mask and dispositions for every command, and the guardian closes every
+/// descriptor that is close-on-exec by now: call it early.
 ///
 /// # Errors
-/// If a requested feature is not available, or the kernel refuses; nothing is left behind.
+/// A requested feature is not available, or the kernel refuses; nothing is left behind.
 pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
     let programs = &setup.programs;
     if programs.is_empty() || programs.iter().any(|program| program.words.is_empty()) {
@@ -181,7 +177,7 @@ pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
     if threads != 1 {
         return Err(SetupError::Threads(threads));
     }
-    // With or without containment, the guardian looks there for what is left of a command.
+    // The guardian finds the rest of a command there.
     tree::proc_is_ours().map_err(|seen| SetupError::Proc {
         seen,
         pid: std::process::id(),
@@ -193,12 +189,11 @@ pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
     let mut context = SpawnContext::capture();
     if setup.tells_others {
         context.foreground = Foreground::nobody_s();
-        // The command has no use for them, and its inherited ones are not checked.
         context.sockets = None;
     }
     prctl::set_child_subreaper(true).map_err(errno("becoming a child subreaper"))?;
-    // Children of a process that ignores SIGCHLD reap themselves, which would lose their status. A process that
-    // blocks it does not notice that its guardian was stopped.
+    // A process that ignores SIGCHLD loses its children's status; one that blocks it does not notice that its
+    // guardian was stopped.
     raw::set_default(libc::SIGCHLD);
     let blocked = SigSet::from(Signal::SIGCHLD);
     blocked
@@ -206,26 +201,23 @@ pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
         .map_err(errno("unblocking SIGCHLD"))?;
     let foreground = context.foreground.is_there();
     if foreground {
-        // While the command has the terminal, this process logs from the background: `stty tostop` would stop
-        // it for that.
+        // While the command has the terminal, logging would stop this process under `stty tostop`.
         raw::ignore(libc::SIGTTOU);
     }
     let mut control = ControlFile::create();
     note_inherited_children();
     loop {
         let (ours, its) = UnixStream::pair().map_err(system("making a socket pair"))?;
-        // SAFETY: there is one thread (see above), so the child's memory is consistent; it never
-        // returns from `live`.
+        // SAFETY: there is one thread (see above), so the child's memory is consistent; it stays in `live`.
         match unsafe { nix::unistd::fork() }.map_err(errno("forking"))? {
             nix::unistd::ForkResult::Child => {
-                // Close it even if nothing else can be closed: while this end is open in the guardian, the
-                // guardian cannot notice the supervisor's death.
+                // With this end open, the guardian would not notice the supervisor's death.
                 drop(ours);
                 live(setup, context, containment, control, its)
             }
             nix::unistd::ForkResult::Parent { child } => {
                 drop(its);
-                // Parent and child both do this, so that it is done before either relies on it.
+                // Both processes do this, so that it is done before either relies on it.
                 let _ = nix::unistd::setpgid(child, child);
                 let tried = containment.try_out(setup.contain);
                 if let Ok(true) = tried {
@@ -240,8 +232,7 @@ pub fn fork(setup: Setup) -> Result<Guardian, SetupError> {
                         foreground,
                     });
                 }
-                // The guardian has no orders yet and can be killed: the containment that it knows is no longer
-                // in use.
+                // The guardian, which has no orders yet, knows a containment that is no longer in use.
                 tree::signal(child.as_raw(), libc::SIGKILL);
                 let _ = nix::sys::wait::waitpid(child, None);
                 tried.inspect_err(|_| control.retire())?;
@@ -268,10 +259,9 @@ fn errno(what: &'static str) -> impl Fn(Errno) -> SetupError {
 /// Returns the number of threads of this process.
 ///
 /// # Errors
-/// If /proc cannot be read.
+/// /proc cannot be read.
 pub fn threads() -> io::Result<usize> {
-    // stat(2) counts two links, and one for each thread. This costs a tenth of reading the status file, which
-    // is only needed if the count is not one.
+    // Two links, and one for each thread: a tenth of the cost of the status file.
     if std::fs::metadata("/proc/self/task").is_ok_and(|tasks| tasks.nlink() == 3) {
         return Ok(1);
     }
@@ -283,7 +273,7 @@ pub fn threads() -> io::Result<usize> {
         .ok_or_else(|| io::Error::other("no line \"Threads:\""))
 }
 
-/// Spares the background jobs of a shell that became this process by `exec`.
+/// Spares background jobs of a shell that became this process by `exec`.
 fn note_inherited_children() {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
     let known = unrelated_children();
@@ -294,12 +284,11 @@ fn note_inherited_children() {
     }
 }
 
-/// Waits for the guardian's first word, and prepares the socket for the runtime.
 fn hear_ready(guardian: &Guardian) -> Result<(), SetupError> {
     let what = "waiting for its first word";
     let mut frame = [0; FRAME];
     let mut socket = &guardian.socket;
-    // Generous, for a fresh process on a starved machine.
+    // For a fresh process on a starved machine.
     socket
         .set_read_timeout(Some(Duration::from_secs(30)))
         .map_err(system(what))?;
@@ -318,7 +307,6 @@ fn hear_ready(guardian: &Guardian) -> Result<(), SetupError> {
     socket.set_nonblocking(true).map_err(system(what))
 }
 
-/// Runs the guardian, from fork to exit.
 fn live(
     setup: Setup,
     context: SpawnContext,
@@ -327,11 +315,10 @@ fn live(
     socket: UnixStream,
 ) -> ! {
     // A panic must not unwind into a second copy of the supervisor. It ends the guardian, which kills the
-    // command, and the supervisor does the rest.
+    // command.
     let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let _ = nix::unistd::setpgid(nix::unistd::Pid::from_raw(0), nix::unistd::Pid::from_raw(0));
-        // No Ctrl-C and no `kill` of the job may end the process that has to clean up, nor may it be stopped
-        // when it hands over the terminal.
+        // No Ctrl-C and no `kill` of the job may end the process that cleans up, nor the terminal stop it.
         let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
         let mut keep = containment.keep();
         keep.push(socket.as_raw_fd());
@@ -353,7 +340,7 @@ fn live(
         let mut event_loop = EventLoop::begin(kernel, grace)
             .leaving(left_behind)
             .orphaned_for(orphan_grace);
-        // The supervisor already goes on: do now what did not have to be done first.
+        // The supervisor already goes on.
         rename_arguments();
         while !event_loop.is_over() {
             let wait = event_loop.next_wait();
@@ -362,18 +349,14 @@ fn live(
         }
         event_loop.system.retire();
     }));
-    // Skip the exit handlers of the supervisor, whose copy this process is.
     raw::exit(i32::from(lived.is_err()))
 }
 
-/// Closes every descriptor that is close-on-exec: the supervisor opened it, and it is not meant for the
-/// command. While the supervisor's end of another guardian's socket is open, that guardian cannot notice the
-/// supervisor's death; and a lock's file would stay locked.
-///
-/// Fails if /proc does not list the descriptors and close_range(2) fails: some may be open.
+/// Closes every close-on-exec descriptor: the supervisor opened it for itself. Left open, it would keep a lock's
+/// file locked, or hide the supervisor's death from another guardian.
 fn close_ours(keep: &[RawFd]) -> nix::Result<()> {
     let close = |fd| {
-        // The objects that own these are never used or dropped in this process, which leaves by _exit.
+        // No owner is used or dropped in this process, which leaves by _exit.
         if !keep.contains(&fd) && raw::closes_on_exec(fd) == Some(true) {
             raw::close(fd);
         }
@@ -382,8 +365,7 @@ fn close_ours(keep: &[RawFd]) -> nix::Result<()> {
         listed.into_iter().for_each(close);
         return Ok(());
     }
-    // Try each number. Close the high ones without a look at their flags, although a command might have
-    // inherited one.
+    // Close the high numbers blindly, although a command might have inherited one.
     let end = keep.iter().fold(TRIED, |end, fd| end.max(fd + 1));
     (0..end).for_each(close);
     raw::close_range(end.unsigned_abs(), u32::MAX)
@@ -398,7 +380,7 @@ fn open_descriptors() -> io::Result<Vec<RawFd>> {
     Ok(listed)
 }
 
-/// Overwrites the command line that `ps` and `pkill -f` see.
+/// Changes the command line that `ps` and `pkill -f` see.
 fn rename_arguments() {
     let Ok(stat) = procfs::text("/proc/self/stat") else {
         return;
@@ -416,9 +398,8 @@ fn rename_arguments() {
     if start == 0 || end <= start + name.len() {
         return;
     }
-    // SAFETY: the kernel tells where the strings of the command line lie on this process's own stack. They are
-    // writable memory that nothing else refers to as anything but bytes, there is one thread, and what is
-    // written ends with NULs before `end`.
+    // SAFETY: by /proc, the command line lies there on this process's own stack, writable. Nothing else refers
+    // to it as anything but bytes, and there is one thread. NULs end the text before `end`.
     unsafe {
         let area = std::ptr::with_exposed_provenance_mut::<u8>(start);
         std::ptr::write_bytes(area, 0, end - start);
@@ -426,15 +407,13 @@ fn rename_arguments() {
     }
 }
 
-/// Takes every means to be on time that the system grants on a machine short of processor or memory. None of it
-/// is required, so failures are ignored.
+/// Takes every means that the system grants to be on time on a starved machine.
 pub(super) fn take_precedence(context: &mut SpawnContext) {
-    // Lock only pages that are in memory (MCL_ONFAULT fetches no others): the guardian stays small. The command
-    // does not inherit memory locks.
+    // MCL_ONFAULT keeps the guardian small: it fetches no pages. No child inherits the locks.
     let _ = nix::sys::mman::mlockall(MlockAllFlags::from_bits_retain(
         libc::MCL_CURRENT | libc::MCL_ONFAULT,
     ));
-    // A real-time parent has children of niceness 0: leave out what the command could not undo.
+    // A real-time parent's children have niceness 0: the command could not undo another.
     if raw::is_scheduled_normally() && context.nice() >= 0 {
         raw::schedule(libc::SCHED_FIFO | libc::SCHED_RESET_ON_FORK, 1);
     }
@@ -446,14 +425,12 @@ pub(super) fn take_precedence(context: &mut SpawnContext) {
     }
 }
 
-/// Makes this process an ordinary one again: its work after the supervisor's death may take its time.
 pub(super) fn give_up_precedence() {
     let _ = nix::sys::mman::munlockall();
     raw::schedule(libc::SCHED_OTHER, 0);
 }
 
-/// Receives bytes, and a descriptor that came with them, unless this process could not take it (limit of open
-/// files): the frame says whether there was one.
+/// Receives bytes and a descriptor, which is lost at the limit of open files; the frame tells of it.
 pub(super) fn receive(
     socket: RawFd,
     buffer: &mut [u8],
@@ -466,7 +443,7 @@ pub(super) fn receive(
     for control in message.cmsgs().into_iter().flatten() {
         if let ControlMessageOwned::ScmRights(descriptors) = control {
             for descriptor in descriptors {
-                // SAFETY: the kernel has just made this descriptor for this process alone.
+                // SAFETY: the kernel has just made it.
                 passed = Some(unsafe { OwnedFd::from_raw_fd(descriptor) });
             }
         }

@@ -1,8 +1,7 @@
-//! The supervisor's side of a guardian: orders to it. `events` has its reports, and the work in its place when
-//! it cannot work any more.
+//! The supervisor's side of a guardian. `events` has its reports, and the work of a lost one.
 //!
-//! The methods never block: frames that the socket does not take are kept, and a guardian that takes nothing
-//! counts as silent. A command must never start without the descriptor meant for it.
+//! The methods never block: frames that do not fit into the socket wait. A command must never start without its
+//! descriptor.
 
 use std::collections::VecDeque;
 use std::future::poll_fn;
@@ -33,22 +32,18 @@ use peer::Process;
 
 /// Time for a dismissed guardian to end.
 const DISMISSAL: Duration = Duration::from_secs(1);
-/// Time between looks whether it has ended, if the kernel does not report that, and whether it takes more
-/// frames.
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
 enum State {
-    /// The guardian lives.
     Well,
-    /// The guardian was killed, and the supervisor does its work.
+    /// The guardian was killed; the supervisor does its work.
     Lost(Rescue),
-    /// Likewise, but the tree cannot be killed; that is reported, and no event follows.
+    /// The tree cannot be killed; no event follows.
     Stuck(Rescue),
     /// No event follows.
     Finished,
 }
 
-/// Bytes to send, and the descriptor that goes with the first of them.
 struct OutFrame {
     bytes: Vec<u8>,
     sent: usize,
@@ -65,22 +60,20 @@ impl OutFrame {
     }
 }
 
-/// The supervisor's side of a guardian. To the guardian, dropping it looks like the supervisor's death: it
-/// drains the tree, and gives the lease back.
+/// The supervisor's side of a guardian. Dropping it looks like the supervisor's death: the guardian drains the
+/// tree, and gives the lease back.
 pub struct GuardianHandle {
     peer: Box<dyn Peer>,
     state: State,
-    /// Whether an order is not finished; only then must the guardian answer.
+    /// Whether an order is unfinished: the guardian must answer.
     busy: bool,
-    /// Time from which a silent guardian breaks the promise: when it has to kill what needs the lease.
     hurry_at: Instant,
-    /// Whether the guardian reported that the tree cannot be killed.
     stuck: bool,
-    /// Whether the present or last tree has a lock, which lives as long as a process holds its descriptor.
+    /// Whether the last tree has a lock, which lasts until all its descriptors are closed.
     locked: bool,
     liveness: LivenessTimer,
     health_check: Arc<HealthCheck>,
-    /// Latest question of `health_check` that the latest ping is for.
+    /// Latest question in a ping.
     carried: u64,
     outgoing: VecDeque<OutFrame>,
     incoming: Vec<u8>,
@@ -99,7 +92,7 @@ impl GuardianHandle {
         GuardianHandle::of(Box::new(process), health_check)
     }
 
-    /// Makes a handle for a guardian of the simulated fleet, without a process.
+    /// Makes one without a process, for the simulated fleet.
     #[doc(hidden)]
     #[must_use]
     pub fn of(peer: Box<dyn Peer>, health_check: Arc<HealthCheck>) -> GuardianHandle {
@@ -119,9 +112,8 @@ impl GuardianHandle {
         }
     }
 
-    /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. Only one runs
-    /// at a time: start the next after [`WorkloadEvent::TreeEmpty`] (or `NotStarted`). The guardian refuses an
-    /// order whose deadline has passed when it reads it (ETIME).
+    /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. Start the next
+    /// after [`WorkloadEvent::TreeEmpty`] or `NotStarted`. ETIME: the deadline passed before the start.
     pub fn start(&mut self, request: SpawnRequest) {
         if !matches!(self.state, State::Well) {
             return self.refuse(Errno::ESRCH as i32);
@@ -130,7 +122,7 @@ impl GuardianHandle {
             return self.refuse(Errno::EBUSY as i32);
         }
         let mut payload = Vec::new();
-        // Set it even if it is empty: an outer trafficcop's would answer for another lock.
+        // Even if it is empty: an outer trafficcop's would answer for another lock.
         let path = self
             .peer
             .control_path()
@@ -188,7 +180,7 @@ impl GuardianHandle {
         self.flush();
     }
 
-    /// Refuses an order that could not be made, with this error number: [`WorkloadEvent::NotStarted`] follows.
+    /// Refuses an order with this error number: [`WorkloadEvent::NotStarted`] follows.
     pub fn refuse(&mut self, errno: i32) {
         self.inbox.push_back(WorkloadEvent::NotStarted { errno });
     }
@@ -200,14 +192,13 @@ impl GuardianHandle {
         self.send(Request::Extend(deadlines), &[]);
     }
 
-    /// Sets a later time from which silence matters. The last deadline was one for the command alone: no lease
-    /// ends before this moment, and until then the guardian has its whole second to answer.
+    /// Sets a later time from which silence matters. The last deadline was the command's alone: no lease ends
+    /// before, so the guardian has its whole second to answer.
     pub fn hurry_at(&mut self, kill_at: Instant) {
         self.hurry_at = kill_at;
     }
 
-    /// Sends `signal` to the command's group, and SIGKILL to the tree at the earlier of `end_of_grace` and the
-    /// deadline to kill.
+    /// Signals the command's group, and kills the tree at the earlier of `end_of_grace` and the deadline.
     pub fn drain(&mut self, signal: i32, end_of_grace: Instant) {
         let request = Request::Drain {
             signal,
@@ -216,26 +207,25 @@ impl GuardianHandle {
         self.send(request, &[]);
     }
 
-    /// Kills the whole tree, now.
+    /// Kills the whole tree now.
     pub fn kill(&mut self) {
         // A kill does not wait for a start.
         self.liveness.started();
         self.send(Request::Kill, &[]);
     }
 
-    /// Passes a signal on to the command: those of job control (TSTP, STOP, CONT) to its whole group, others to
-    /// its main process.
+    /// Passes a signal on: of job control (TSTP, STOP, CONT) to the command's group, others to its main
+    /// process.
     pub fn signal(&mut self, signal: i32) {
         self.send(Request::Signal(signal), &[]);
     }
 
-    /// Continues a command that was stopped, in the foreground of the terminal if it was there.
+    /// Continues a stopped command, in the foreground if it was there.
     pub fn resume(&mut self) {
         self.send(Request::Resume, &[]);
     }
 
-    /// Replaces the release info; an empty one is none. It outlasts the tree: the guardian also gives the lease
-    /// back with it when the supervisor dies between two commands.
+    /// Replaces the release info. The guardian gives the lease back with it even between two commands.
     ///
     /// # Panics
     /// If it is longer than 4 MiB.
@@ -252,11 +242,9 @@ impl GuardianHandle {
         self.send(request, release_info);
     }
 
-    /// Ends the guardian, which should have nothing to guard (its tree is killed first), and reaps it. The
-    /// lease is not given back.
+    /// Ends the guardian, after a remaining tree, and reaps it. The lease is not given back.
     ///
-    /// The last holder of the lock of a tree that cannot be killed stays as long as the tree: the guardian, or
-    /// this process if the guardian is dead.
+    /// A tree that cannot be killed keeps its lock: the guardian stays as long, or without one, this process.
     pub async fn dismiss(mut self) {
         if self.busy {
             self.kill();
@@ -269,7 +257,7 @@ impl GuardianHandle {
         }
         match &mut self.state {
             State::Well if self.stuck => {
-                // It finds itself alone, and goes when nothing of the tree is left.
+                // Alone, it goes when nothing of the tree is left.
                 let guardian = self.peer.pid();
                 tracing::warn!(
                     guardian,
@@ -297,8 +285,8 @@ impl GuardianHandle {
                     return self.peer.retire();
                 }
                 self.flush();
-                // Wait for the kernel's report: a pause would be most of the life of a short command. The timer
-                // is for a debugger, under which this process cannot reap it at that moment.
+                // Wait for the kernel's report: a pause would be most of a short command's life. The timer is
+                // for a debugger, under which reaping is not possible then.
                 tokio::select! {
                     () = poll_fn(|context| self.peer.poll_children(context)) => {}
                     () = sleep(POLL_INTERVAL) => {}
@@ -328,17 +316,15 @@ impl GuardianHandle {
             match self.peer.send(&frame.bytes[frame.sent..], descriptor) {
                 Ok(sent) => {
                     frame.sent += sent;
-                    // It went with the first byte.
                     frame.descriptor = None;
                     if frame.sent == frame.bytes.len() {
                         self.outgoing.pop_front();
                     }
                 }
                 Err(Errno::EINTR) => {}
-                // Full, or closed: reading will tell which.
+                // Full, or closed: reading tells which.
                 Err(Errno::EAGAIN | Errno::EPIPE | Errno::ECONNRESET) => return,
-                // The kernel does not pass its descriptor on (too many are on their way): start nothing without
-                // it.
+                // Too many descriptors are on their way.
                 Err(errno) if frame.descriptor.is_some() => {
                     self.outgoing.pop_front();
                     self.busy = false;

@@ -3,11 +3,11 @@
 //! ```text
 //! supervisor (GuardianHandle) ══ stream socketpair, frames ══ guardian ── command ── its tree
 //! ```
-//! [`fork`] makes the guardian while the process has one thread and no runtime. [`GuardianHandle`] is the
-//! supervisor's side of it inside the runtime. Only this crate sends signals, forks or reads /proc. It knows
-//! nothing of leases: it obeys absolute deadlines.
+//! [`fork`] makes the guardian while the process has one thread. [`GuardianHandle`] is the supervisor's side of it
+//! inside the runtime. Only this crate signals, forks or reads /proc. It obeys absolute deadlines and knows no
+//! leases.
 
-// Hidden items are public for the simulated fleet only (tests/fleet.rs); they are no interface.
+// Hidden items are public for the simulated fleet (tests/fleet.rs).
 pub mod containment;
 mod control;
 mod event_loop;

@@ -1,9 +1,8 @@
-//! Liveness of the guardian: when the supervisor pings it ([`LivenessTimer`], pure), and who else in this
-//! process wants to know ([`HealthCheck`]). One ping serves both.
+//! Liveness of the guardian: [`LivenessTimer`] (pure) decides when the supervisor pings it, and [`HealthCheck`]
+//! lets the rest of the process ask. One ping serves both.
 //!
-//! [`super::handle`] looks after it has read everything that had arrived. A pause of the supervisor (stopped,
-//! starved, suspended) must never count as silence of the guardian: after a pause it pings again, and only time
-//! in which it looked regularly counts.
+//! A pause of the supervisor (stopped, starved, suspended) must never count as silence of the guardian: only
+//! time in which it looked regularly counts, and after a pause it pings again.
 
 use std::pin::pin;
 use std::sync::Arc;
@@ -15,24 +14,22 @@ use tokio::sync::Notify;
 
 use trafficcop_core::clock::Instant;
 
-// Time between pings. They are rare, because each wakes two processes of a machine that may be idle. The kernel
-// reports a stopped guardian, which is pinged at once, and all are at the deadline: this is left for one that
-// runs and is stuck.
+// Rare, because each ping wakes two processes of an idle machine. It is for a stuck guardian: a stopped one is
+// pinged at once, on the kernel's report, and all are at the deadline.
 const EVERY: Duration = Duration::from_secs(4);
-// The guardian's loop never blocks, so it answers at once: only a starved machine needs a second.
+// The guardian's loop never blocks: only a starved machine needs a second.
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(1);
-// Allowed silence while it starts a command: fork, namespace and exec take the kernel seconds on a starved
-// machine. That does not delay a kill: see the next.
+// A start: fork, namespace and exec take seconds on a starved machine. No kill waits for this: see the next.
 const PATIENCE_AT_THE_START: Duration = Duration::from_secs(10);
-// Allowed silence once the tree's deadline is reached: less than the margin of the shortest lease (500 ms), so
-// that the supervisor can still kill in time.
+// At the deadline: less than the margin of the shortest lease (500 ms), so that the supervisor can still kill
+// in time.
 const PATIENCE_AT_THE_END: Duration = Duration::from_millis(100);
-// Several looks fit into that time, so that no single late one decides.
+// No single late look decides.
 const LOOK_AT_THE_END: Duration = Duration::from_millis(20);
 /// Time between looks while an answer is missing.
 const ANSWER_INTERVAL: Duration = Duration::from_millis(150);
-// A gap of more than twice `ANSWER_INTERVAL` means that this process was stopped, suspended or starved, and the guardian may
-// have answered long ago.
+// A longer gap means that this process was stopped, suspended or starved: the guardian may have answered long
+// ago.
 const PAUSE: Duration = Duration::from_millis(400);
 
 /// Result of a look.
@@ -50,15 +47,12 @@ pub enum Beat {
 pub struct LivenessTimer {
     seq: u64,
     answered: bool,
-    /// A caller wants to know, and there is no ping for it yet.
+    /// A caller waits for the next ping.
     wanted: bool,
     asked: Instant,
     looked: Instant,
-    /// Time spent listening for the answer.
     listened: Duration,
-    /// A command is being started.
     starting: bool,
-    /// The tree has to be gone very soon.
     urgent: bool,
 }
 
@@ -78,7 +72,7 @@ impl LivenessTimer {
         }
     }
 
-    /// Begins anew with the start of a command. The numbers go on: a late answer does not count for a new ping.
+    /// Begins anew with a start. The numbers go on: a late answer must not count.
     pub fn starts(&mut self) {
         *self = LivenessTimer {
             seq: self.seq,
@@ -92,7 +86,7 @@ impl LivenessTimer {
         self.wanted = true;
     }
 
-    /// Looks for callers of a health check while there is nothing to guard: silence has no consequence.
+    /// Looks while there is nothing to guard: silence has no consequence.
     pub fn look_idle(&mut self, now: Instant) -> Beat {
         if self.wanted && self.answered {
             self.ask(now)
@@ -101,13 +95,13 @@ impl LivenessTimer {
         }
     }
 
-    /// Ends the long patience of a start: the command was started, or has to end at once.
+    /// Ends the long patience of a start.
     pub fn started(&mut self) {
         self.starting = false;
         self.listened = Duration::ZERO;
     }
 
-    /// Pings anew when the deadline is reached: the guardian has to answer quickly.
+    /// Pings anew at the deadline.
     pub fn hurry(&mut self, now: Instant) -> Beat {
         if self.urgent {
             return Beat::Quiet;
@@ -119,7 +113,7 @@ impl LivenessTimer {
 
     /// Notes an answer.
     pub fn answered(&mut self, seq: u64) {
-        // An older answer may have been on its way since before a pause.
+        // An older answer may date from before a pause.
         self.answered |= seq == self.seq;
     }
 
@@ -134,13 +128,12 @@ impl LivenessTimer {
                 Beat::Quiet
             };
         }
-        // Ping again: the answer to the last ping may be older than the pause, and prove nothing now.
+        // The last answer may be older than the pause.
         if gap > PAUSE {
             return self.ask(now);
         }
-        // Add up the looks instead of the time since the ping: an answer could only be read while this process
-        // looked. At the deadline, where shorter pauses matter, one late look is no silence either: an answer
-        // that came meanwhile is read before the next.
+        // Count looks: an answer can only be read in them. At the deadline, too, one late look is no silence: a
+        // new answer is read before the next.
         self.listened += match self.urgent {
             true => gap.min(PATIENCE_AT_THE_END.saturating_sub(LOOK_AT_THE_END)),
             false => gap,
@@ -159,7 +152,7 @@ impl LivenessTimer {
         }
     }
 
-    /// Returns the time from `now` to the next look.
+    /// Returns the time to the next look.
     pub fn next(&self, now: Instant) -> Duration {
         if self.answered && self.wanted {
             Duration::ZERO
@@ -181,35 +174,31 @@ impl LivenessTimer {
         Beat::Ping(self.seq)
     }
 
-    /// Whether the last ping has been answered.
+    /// Whether the last ping is answered.
     pub fn is_answered(&self) -> bool {
         self.answered
     }
 }
 
-/// Question from any thread through the supervisor's loop to the guardian, and back. A health check or a
-/// watchdog asks it, to report whether this instance works. It costs nothing otherwise, and a silent guardian
-/// gets no further ping before it has answered.
+/// Question from any thread through the supervisor's loop to the guardian, and back: whether this instance
+/// works. A silent guardian gets no further ping.
 #[derive(Debug, Default)]
 pub struct HealthCheck {
-    /// Number of the latest question.
     wanted: AtomicU64,
-    /// Number of the latest question that was answered.
     answered: AtomicU64,
     asked: Notify,
     told: Notify,
 }
 
 impl HealthCheck {
-    /// Asks, and resolves when the answer is there: the supervisor's loop has turned and the guardian has
-    /// answered. It may never resolve.
+    /// Asks, and resolves when the supervisor's loop has turned and the guardian has answered, perhaps never.
     pub async fn round_trip(&self) {
         let number = self.wanted.fetch_add(1, Ordering::AcqRel) + 1;
-        // This leaves a permit if nothing waits yet: the loop may be busy.
+        // Leaves a permit if the loop is busy.
         self.asked.notify_one();
         loop {
             let mut told = pin!(self.told.notified());
-            // Listen before looking, or an answer between the two would be missed.
+            // Before the look, or an answer between the two would be missed.
             told.as_mut().enable();
             if self.answered.load(Ordering::Acquire) >= number {
                 return;
@@ -218,25 +207,23 @@ impl HealthCheck {
         }
     }
 
-    /// Resolves when a caller asks.
     pub(super) async fn asked(&self) {
         self.asked.notified().await;
     }
 
-    /// Returns the number of the latest question: a ping that is sent now serves all up to this one.
+    /// A ping that is sent now serves all questions up to this one.
     pub(super) fn latest(&self) -> u64 {
         self.wanted.load(Ordering::Acquire)
     }
 
-    /// Answers the questions up to this one.
     pub(super) fn answer(&self, number: u64) {
-        // Keep the greatest: answers may come in another order than their questions.
+        // Answers may come out of order.
         self.answered.fetch_max(number, Ordering::AcqRel);
         self.told.notify_waiters();
     }
 }
 
-/// Asks each of them, and resolves when all have answered. It may never resolve.
+/// Asks each of them, and resolves when all have answered, perhaps never.
 pub async fn all_answer(health_check: &[Arc<HealthCheck>]) {
     join_all(health_check.iter().map(|one| one.round_trip())).await;
 }
@@ -336,7 +323,6 @@ mod tests {
         liveness.answered(1);
         assert_eq!(liveness.hurry(at(100)), Beat::Ping(2));
         assert_eq!(liveness.look(at(400)), Beat::Quiet);
-        // An answer would have been read by now.
         assert_eq!(liveness.look(at(420)), Beat::Silent);
     }
 
@@ -358,7 +344,7 @@ mod tests {
         let mut liveness = LivenessTimer::new();
         assert_eq!(liveness.look(at(0)), Beat::Ping(1));
         assert_eq!(liveness.look(at(150)), Beat::Quiet);
-        // The supervisor was stopped for an hour: the earlier answer does not count.
+        // The supervisor was stopped for an hour.
         assert_eq!(liveness.look(at(3_600_000)), Beat::Ping(2));
         liveness.answered(1);
         assert!(!liveness.is_answered());

@@ -1,19 +1,16 @@
 //! Start of the supervisor's process, and its end after a panic.
 //!
-//! [`begin`] replaces Rust's own start, which reads /proc for a tenth of a millisecond to find a guard page
-//! that this program does not need, and overrides the inherited setting of SIGPIPE, which the command must get.
-//! Signals that kill for an impossible write (into a pipe without a reader, or beyond the limit of a file's
-//! size) are ignored: the write then fails with an error message.
+//! [`begin`] replaces Rust's own start, which takes a tenth of a millisecond to find a needless guard page, and
+//! overrides the inherited setting of SIGPIPE, which the command must get. An impossible write (a pipe without
+//! a reader, the limit of a file's size) must fail with an error, so its signals are ignored.
 //!
-//! After a panic, the command is drained and the lease given back as at any other end. The guardian does that
-//! whenever the supervisor is gone, and a panic makes it go as soon as possible. The process replaces itself
-//! with a fresh image of the same program, which has no lock that stays locked and no other thread. The exec
-//! also closes what belonged to the supervisor alone, above all the guardians' sockets. The new image keeps the
-//! process id until the guardians have ended, because a service manager or a container kills what is left when
-//! the main process ends.
+//! After a panic the guardian drains the command and gives the lease back, as whenever the supervisor is gone.
+//! So the process replaces itself with a fresh image of the same program, without locks, threads or the
+//! guardians' sockets. It keeps the process id until the guardians have ended, because a service manager or a
+//! container kills the rest when the main process ends.
 //!
-//! `main` calls [`begin`], first of all and once. [`begin`] must not log: logging is not set up yet. A
-//! panicking thread must never wait for anything that another thread may hold.
+//! [`begin`] comes before logging is set up. A panicking thread must never wait for what another thread may
+//! hold.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::os::fd::{BorrowedFd, IntoRawFd};
@@ -33,35 +30,33 @@ use nix::unistd::{Pid, execv};
 use super::raw::{self, Disposition};
 use trafficcop_core::util::is_unprintable;
 
-/// Exit status when the machine refuses something (see `exit`, above this crate).
+/// See `exit`, above this crate.
 const UNAVAILABLE: c_int = 69;
 
-/// Signals that this process ignores, and whether they were ignored before.
 static IGNORED: [(libc::c_int, AtomicBool); 2] = [
     (libc::SIGPIPE, AtomicBool::new(false)),
     (libc::SIGXFSZ, AtomicBool::new(false)),
 ];
 
-const NOTHING_TO_PUT: &[u8] = b"trafficcop: error: stdin or stdout is closed, and there is no /dev/null to put in its place: start it with both, or mount /dev; exit status 69\n";
+const NOTHING_TO_PUT: &[u8] = b"trafficcop: error: stdin or stdout is closed, and there is no /dev/null \
+    to put in its place: start it with both, or mount /dev; exit status 69\n";
 static NO_STDOUT: AtomicBool = AtomicBool::new(false);
 
-/// Whether [`begin`] made this process ignore them.
 static BEGUN: AtomicBool = AtomicBool::new(false);
 
-/// First word of the new image, followed by the guardians' process ids.
+/// First word of the new image; the guardians' process ids follow.
 const NAME: &CStr = c"trafficcop: failed";
-/// Exit status for lost control (see `exit`, above this crate).
+/// See `exit`, above this crate.
 const LOST: libc::c_int = 70;
-/// Longest text of a panic that is reported.
 const TEXT_MAX: usize = 300;
 
 static GUARDIANS: Mutex<Vec<i32>> = Mutex::new(Vec::new());
-/// Process id of the supervisor, which leaves in this way after a panic. A guardian just ends, and its tree with it.
+/// A panicking guardian just ends, and its tree with it.
 static SUPERVISOR: AtomicU32 = AtomicU32::new(0);
 static PANICKED: AtomicBool = AtomicBool::new(false);
 
-/// Prepares the process: descriptors 0 to 2 are open, and an impossible write is an error instead of a fatal
-/// signal. Returns the words of the command line.
+/// Prepares the process: opens descriptors 0 to 2, and makes an impossible write an error. Returns its
+/// arguments.
 ///
 /// # Safety
 /// `words` are the `count` strings that the C library gives `main`, and there is one thread.
@@ -75,7 +70,7 @@ pub unsafe fn begin(count: c_int, words: *const *const c_char) -> Vec<OsString> 
         raw::ignore(*number);
     }
     let words = (0..usize::try_from(count).unwrap_or(0)).map(|number| {
-        // SAFETY: the caller vouches for `count` strings that end with NUL and stay.
+        // SAFETY: the caller vouches for `count` lasting strings that end with NUL.
         unsafe { CStr::from_ptr(*words.add(number)) }
     });
     wait_if_we_failed(words.clone());
@@ -84,8 +79,8 @@ pub unsafe fn begin(count: c_int, words: *const *const c_char) -> Vec<OsString> 
         .collect()
 }
 
-/// Whether this signal is ignored now but was not at the start. Also true for SIGPIPE if Rust's own start ran
-/// first (in a program that embeds this crate): it leaves no trace of the earlier setting.
+/// Whether this process ignores the signal, but did not at its start. In a program that embeds this crate,
+/// Rust's start hides SIGPIPE's earlier setting: assume the same.
 pub(super) fn is_ignored_by_us(signal: libc::c_int) -> bool {
     let ours = IGNORED.iter().find(|(number, _)| *number == signal);
     ours.is_some_and(|(number, was_ignored)| {
@@ -94,8 +89,7 @@ pub(super) fn is_ignored_by_us(signal: libc::c_int) -> bool {
     })
 }
 
-/// Opens /dev/null in place of a missing stdin, stdout or stderr. Otherwise the next file would become one of
-/// them, and the log would be written into the lock's record. Without a /dev/null the process ends.
+/// Opens /dev/null for a missing stdin, stdout or stderr. Otherwise the log might go into the lock's record.
 fn open_the_first_three() {
     for number in 0..3 {
         if raw::closes_on_exec(number).is_some() {
@@ -104,11 +98,10 @@ fn open_the_first_three() {
         if number == libc::STDOUT_FILENO {
             NO_STDOUT.store(true, Ordering::Relaxed);
         }
-        // The lowest free number is the one that is closed.
         let nothing = open(c"/dev/null", OFlag::O_RDWR, Mode::empty());
         if nothing.map(IntoRawFd::into_raw_fd).is_err() {
             if raw::closes_on_exec(libc::STDERR_FILENO).is_some() {
-                // SAFETY: it was seen to be open, and nothing closes it before this process ends.
+                // SAFETY: it is open, and nothing closes it before this process ends.
                 let stderr = unsafe { BorrowedFd::borrow_raw(libc::STDERR_FILENO) };
                 let _ = nix::unistd::write(stderr, NOTHING_TO_PUT);
             }
@@ -117,20 +110,18 @@ fn open_the_first_three() {
     }
 }
 
-/// Whether this process was started without a stdout: what it writes there is lost.
+/// Whether this process was started without a stdout.
 #[must_use]
 pub fn stdout_was_closed() -> bool {
     NO_STDOUT.load(Ordering::Relaxed)
 }
 
-/// Sets the panic hook, which ends this process as described above. `tell` prints one line for people, without
-/// taking a lock.
+/// Sets the panic hook that ends this process as above. `tell` prints a line without taking a lock.
 pub fn leave_by_the_guardians(tell: fn(&str)) {
     SUPERVISOR.store(process::id(), Ordering::Relaxed);
     std::panic::set_hook(Box::new(move |info| panicked(info, tell)));
 }
 
-/// Makes the process wait for a guardian after a panic.
 pub(super) fn wait_for(guardian: i32) {
     if let Ok(mut guardians) = GUARDIANS.lock() {
         guardians.push(guardian);
@@ -156,7 +147,6 @@ fn panicked(info: &PanicHookInfo<'_>, tell: fn(&str)) {
         raw::exit(1);
     }
     if PANICKED.swap(true, Ordering::SeqCst) {
-        // The first thread that panicked ends the process.
         loop {
             std::thread::park();
         }
@@ -165,7 +155,7 @@ fn panicked(info: &PanicHookInfo<'_>, tell: fn(&str)) {
         "trafficcop itself failed: {}: the guardian stops the command and gives the lock back; please report this",
         text(info)
     ));
-    // No signal may end this process before that is done. The new image inherits the blocked signals.
+    // No signal may interrupt this; the new image inherits the mask.
     let _ = sigprocmask(SigmaskHow::SIG_BLOCK, Some(&SigSet::all()), None);
     let guardians = GUARDIANS.try_lock();
     let guardians = guardians.map(|pids| pids.clone()).unwrap_or_default();
@@ -174,13 +164,12 @@ fn panicked(info: &PanicHookInfo<'_>, tell: fn(&str)) {
         let words: Vec<CString> = std::iter::once(NAME.to_owned())
             .chain(pids.flatten())
             .collect();
-        // If this fails, the guardians finish without this process.
+        // On failure the guardians finish without this process.
         let _ = execv(c"/proc/self/exe", &words);
     }
     raw::exit(LOST);
 }
 
-/// Waits for the guardians and exits, if this is the new image after a panic.
 fn wait_if_we_failed<'a>(mut words: impl Iterator<Item = &'a CStr>) {
     if words.next() != Some(NAME) {
         return;
@@ -195,7 +184,6 @@ fn wait_if_we_failed<'a>(mut words: impl Iterator<Item = &'a CStr>) {
     raw::exit(LOST);
 }
 
-/// Returns the message and place of a panic, in one line.
 fn text(info: &PanicHookInfo<'_>) -> String {
     let payload = info.payload();
     let said = payload.downcast_ref::<&str>().copied();
@@ -207,7 +195,7 @@ fn text(info: &PanicHookInfo<'_>) -> String {
         .take(TEXT_MAX)
         .collect();
     if let Some(location) = info.location() {
-        // Leave out the directory of the build machine.
+        // Without the build machine's directory.
         let file = location.file().rsplit('/').next().unwrap_or_default();
         text = format!("{text} ({file}:{})", location.line());
     }

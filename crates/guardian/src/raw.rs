@@ -1,7 +1,7 @@
 //! System calls that no crate wraps, or wraps so that it allocates or refuses real-time signals.
 //!
-//! The other files of this crate call these functions, so that they need `unsafe` only to fork. Nothing here
-//! allocates: all of it may run in the guardian or between fork and exec.
+//! They keep `unsafe` out of other files, but for forks. Nothing allocates: all of it may run in the guardian or
+//! between fork and exec.
 
 use std::io;
 use std::mem::MaybeUninit;
@@ -16,17 +16,16 @@ use nix::sys::signal::{SaFlags, SigAction, SigHandler, SigSet, SigmaskHow, Signa
 
 use trafficcop_core::Exit;
 
-/// Flag of clone(2), Linux 5.7; its type in the `libc` crate is too small.
+/// Flag of clone(2), Linux 5.7; its type in `libc` is too small.
 const CLONE_INTO_CGROUP: u64 = 0x2_0000_0000;
 
-/// Rest of a loop that cannot wait (poll(2) has no memory, say): at real-time priority it would leave no
-/// processor to others. Short enough for every deadline.
+/// Rest of a loop that cannot wait (poll(2) has no memory, say): at real-time priority it would starve others.
 pub(super) const PAUSE: Duration = Duration::from_millis(10);
 
 /// Side of a fork.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Forked {
-    /// The caller; the child has this pid.
+    /// The caller, with the child's pid.
     Parent(i32),
     /// The new process.
     Child,
@@ -37,19 +36,17 @@ pub enum Forked {
 pub(super) struct Clone3<'a> {
     /// CLONE_ flags; never one that shares memory.
     pub(super) flags: u64,
-    /// Signal to the parent at the child's end; 0 with CLONE_PARENT.
+    /// 0 with CLONE_PARENT.
     pub(super) exit_signal: i32,
-    /// Receives the child's pidfd (close-on-exec).
+    /// Receives the child's pidfd.
     pub(super) pidfd: Option<&'a mut Option<OwnedFd>>,
-    /// Receives the child's pid, as the caller sees it, before the child does anything.
+    /// Receives the child's pid before the child runs.
     pub(super) parent_tid: Option<&'a AtomicI32>,
-    /// Directory of the cgroup that the child is born in; `None`: the caller's cgroup.
+    /// Cgroup that the child is born in.
     pub(super) cgroup: Option<BorrowedFd<'a>>,
 }
 
 impl Clone3<'_> {
-    /// Forks.
-    ///
     /// # Safety
     /// If the process has other threads, the child may only make async-signal-safe calls.
     pub(super) unsafe fn fork(self) -> io::Result<Forked> {
@@ -71,8 +68,8 @@ impl Clone3<'_> {
             args.flags |= CLONE_INTO_CGROUP;
             args.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
         }
-        // SAFETY: no memory is shared and no stack given, so the child goes on here with a copy of everything,
-        // as after fork; `args` and `pidfd` outlive the call.
+        // SAFETY: neither memory nor stack is shared, so the child goes on with a copy, as after fork; `args`
+        // and `pidfd` outlive the call.
         let pid = unsafe {
             libc::syscall(
                 libc::SYS_clone3,
@@ -94,12 +91,11 @@ impl Clone3<'_> {
     }
 }
 
-/// Creates a process in a cgroup that reads `events` from inside, and reaps it. Returns how many bytes it read
-/// into `text`.
+/// Creates a process in a cgroup that reads `events` into `text` from inside, and reaps it. Returns how much it
+/// read.
 ///
-/// The child shares the caller's memory while the caller waits (as with `vfork`), so nothing is copied: a third
-/// of a fork's cost, and no later page faults. In exchange the child may touch only `text`: it is six
-/// instructions that no compiler wrote.
+/// The child shares the caller's memory while the caller waits, as with `vfork`: a third of a fork's cost. In
+/// exchange it may touch only `text`: it is six instructions that no compiler wrote.
 #[cfg(target_arch = "x86_64")]
 pub(super) fn look_from_inside(
     cgroup: BorrowedFd<'_>,
@@ -111,14 +107,12 @@ pub(super) fn look_from_inside(
     args.flags = (libc::CLONE_VM | libc::CLONE_VFORK) as u64 | CLONE_INTO_CGROUP;
     args.exit_signal = libc::SIGCHLD as u64;
     args.cgroup = u64::from(cgroup.as_raw_fd().unsigned_abs());
-    // The child leaves this alone if it is killed first.
     let mut read = -i64::from(libc::ECHILD);
     let born: i64;
     let _quiet = Quiet::begin();
-    // SAFETY: CLONE_VFORK holds this process until the child has ended. The child runs on the same stack
-    // pointer but neither pushes nor calls: it makes two system calls, and ends. In them the kernel writes to
-    // `text` (borrowed here for that) and the child to `read`. The child has its own registers, and no signal
-    // can run a handler in it, because all are blocked.
+    // SAFETY: CLONE_VFORK holds this process until the child has ended. On the shared stack the child neither
+    // pushes nor calls. The kernel writes to `text`, the child to `read`. No handler runs in it: all signals
+    // are blocked.
     unsafe {
         std::arch::asm!(
             "syscall",
@@ -157,7 +151,6 @@ pub(super) fn look_from_inside(
     usize::try_from(read).map_err(|_negative| failed(read))
 }
 
-/// Fails: the six instructions exist for x86_64 only, and the caller forks a child instead.
 #[cfg(not(target_arch = "x86_64"))]
 pub(super) fn look_from_inside(
     _cgroup: BorrowedFd<'_>,
@@ -167,12 +160,10 @@ pub(super) fn look_from_inside(
     Err(io::ErrorKind::Unsupported.into())
 }
 
-/// Calls fork(2).
-///
 /// # Safety
 /// If the process has other threads, the child may only make async-signal-safe calls.
 pub(super) unsafe fn fork() -> io::Result<Forked> {
-    // SAFETY: the caller keeps the child to what is allowed.
+    // SAFETY: passed on to the caller.
     match unsafe { libc::fork() } {
         -1 => Err(io::Error::last_os_error()),
         0 => Ok(Forked::Child),
@@ -180,8 +171,7 @@ pub(super) unsafe fn fork() -> io::Result<Forked> {
     }
 }
 
-/// Forks a helper of the guardian, which runs `run` and exits. The guardian has one thread, so the helper's
-/// memory is consistent; the helper makes system calls only.
+/// Forks a helper that runs `run` and exits. The guardian has one thread, so its memory is consistent.
 pub(super) fn fork_helper(run: impl FnOnce()) -> io::Result<i32> {
     // SAFETY: one thread, and the child does not return from here.
     let Forked::Parent(pid) = (unsafe { fork() })? else {
@@ -191,7 +181,7 @@ pub(super) fn fork_helper(run: impl FnOnce()) -> io::Result<i32> {
     Ok(pid)
 }
 
-/// Opens a close-on-exec descriptor for a process that is not reaped.
+/// The process must not be reaped.
 pub(super) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     // SAFETY: takes two integers.
     let fd = Errno::result(unsafe { libc::syscall(libc::SYS_pidfd_open, pid, 0) })?;
@@ -200,9 +190,8 @@ pub(super) fn pidfd_open(pid: i32) -> io::Result<OwnedFd> {
     Ok(unsafe { OwnedFd::from_raw_fd(fd) })
 }
 
-/// Signals the process behind a pidfd: never another one that inherited its number.
 pub(super) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()> {
-    // SAFETY: takes integers and a null pointer for "no further information".
+    // SAFETY: takes integers and a null pointer.
     let done = unsafe {
         libc::syscall(
             libc::SYS_pidfd_send_signal,
@@ -215,8 +204,8 @@ pub(super) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()>
     Ok(Errno::result(done).map(drop)?)
 }
 
-/// Whether one of `fds` has `events` (or an error or a hang-up) within `timeout`. If poll(2) fails or is
-/// interrupted, returns false after a [`PAUSE`], because the caller tries again.
+/// Whether one of `fds` has `events` (or an error or a hang-up) in time. An error is a `false` after a
+/// [`PAUSE`], because the caller tries again.
 pub(super) fn poll<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     events: PollFlags,
@@ -230,12 +219,11 @@ pub(super) fn poll<const N: usize>(
     ready.is_ok_and(|ready| ready > 0)
 }
 
-/// Whether `fd` is readable or hung up now.
 pub(super) fn is_readable(fd: BorrowedFd<'_>) -> bool {
     poll([fd], PollFlags::POLLIN, PollTimeout::ZERO)
 }
 
-/// Waits for a child to end and reaps it. A child that reaps itself (SIGCHLD is ignored) counts as reaped.
+/// `None`: it reaped itself (SIGCHLD is ignored).
 pub(super) fn reap(pid: i32) -> Option<i32> {
     let mut status = 0;
     loop {
@@ -250,14 +238,14 @@ pub(super) fn reap(pid: i32) -> Option<i32> {
     }
 }
 
-/// Closes a range of descriptors. Linux 5.9.
+/// Linux 5.9.
 pub(super) fn close_range(first: u32, last: u32) -> nix::Result<()> {
-    // SAFETY: takes three integers; the caller is a process of its own that uses none of them.
+    // SAFETY: three integers; the caller's process uses none of these descriptors.
     let done = unsafe { libc::syscall(libc::SYS_close_range, first, last, 0) };
     Errno::result(done).map(drop)
 }
 
-/// Blocks every signal until it is dropped, so that no handler runs in a helper process that is made meanwhile.
+/// Blocks all signals until it is dropped: no handler runs in a helper that is forked meanwhile.
 pub(super) struct Quiet(Option<SigSet>);
 
 impl Quiet {
@@ -272,10 +260,9 @@ impl Drop for Quiet {
     }
 }
 
-/// Sends `signal`, which may have no name, to a process, or to a group (negative).
+/// A signal may be real-time; a negative number is a group.
 pub(super) fn kill(whom: i32, signal: i32) {
-    // SAFETY: numbers only. It fails if the process is gone, or this one may not signal it; the callers watch
-    // whether it goes away.
+    // SAFETY: numbers only. On an error, the callers see that the process stays.
     unsafe { libc::kill(whom, signal) };
 }
 
@@ -285,28 +272,26 @@ pub(super) enum Whose {
     Child(i32),
 }
 
-/// Returns what became of a child, without waiting and without reaping it: its pid, and how it ended, if `what`
-/// includes that. ECHILD if there is no such child.
+/// Pid and exit of a child that changed as `what` says. Neither waits nor reaps. ECHILD: no such child.
 pub(super) fn waitid(whose: Whose, what: i32) -> Result<Option<(i32, Exit)>, Errno> {
     let (kind, id) = match whose {
         Whose::Any => (libc::P_ALL, 0),
         Whose::Child(pid) => (libc::P_PID, libc::id_t::from(pid.unsigned_abs())),
     };
-    // Consume a stop, or waitid would report it again and again.
+    // Consume a stop, or it would be reported again and again.
     let keep = if what == libc::WSTOPPED {
         0
     } else {
         libc::WNOWAIT
     };
     let mut info = MaybeUninit::<libc::siginfo_t>::zeroed();
-    // SAFETY: waitid(2) writes to the siginfo it is given a valid pointer to, which is initialised
-    // with zeros: that is what it means for "nothing to report" on every kernel.
+    // SAFETY: waitid(2) writes to a valid siginfo of zeros, which mean "nothing to report" on every kernel.
     let (answer, info) = unsafe {
         let answer = libc::waitid(kind, id, info.as_mut_ptr(), what | libc::WNOHANG | keep);
         (answer, info.assume_init())
     };
     Errno::result(answer)?;
-    // SAFETY: the kernel filled in the fields of a SIGCHLD, or they are zero.
+    // SAFETY: the kernel filled in a SIGCHLD's fields, or they are zero.
     let (pid, status) = unsafe { (info.si_pid(), info.si_status()) };
     let exit = if info.si_code == libc::CLD_EXITED {
         Exit::Code((status & 0xff).to_le_bytes()[0])
@@ -323,11 +308,10 @@ pub(super) enum Disposition {
     Handled,
 }
 
-/// Returns the action of this signal. The C library's own signals count as `Default`.
+/// The C library's own signals count as `Default`.
 pub(super) fn disposition(signal: i32) -> Disposition {
     let mut action = MaybeUninit::<libc::sigaction>::zeroed();
-    // SAFETY: with no new action sigaction(2) only writes the old one to a valid pointer; where it
-    // fails the zeros mean "default".
+    // SAFETY: sigaction(2) only writes the old action to a valid pointer; zeros mean "default".
     let action = unsafe {
         libc::sigaction(signal, ptr::null(), action.as_mut_ptr());
         action.assume_init()
@@ -347,11 +331,10 @@ pub(super) fn set_default(signal: i32) {
     dispose(signal, libc::SIG_DFL);
 }
 
-/// Sets an action. Errors do not matter: signals that refuse it (the C library's own, SIGKILL) have their
-/// original action.
+/// Ignores errors: signals that refuse it (the C library's own, SIGKILL) keep their action.
 fn dispose(signal: i32, disposition: libc::sighandler_t) {
-    // SAFETY: a structure of integers and an empty set, for which zero is a value, that lives as long as the
-    // call; neither of the two dispositions runs code of this program.
+    // SAFETY: integers and an empty set, for which zero is a value; neither disposition runs code of this
+    // program.
     unsafe {
         let mut action: libc::sigaction = std::mem::zeroed();
         action.sa_sigaction = disposition;
@@ -359,12 +342,12 @@ fn dispose(signal: i32, disposition: libc::sighandler_t) {
     }
 }
 
-/// Gives a signal its default action until the returned value is dropped.
+/// Default action until the returned value is dropped.
 pub(super) fn take_default(signal: Signal) -> Result<impl Drop, Errno> {
     struct Before(Signal, SigAction);
     impl Drop for Before {
         fn drop(&mut self) {
-            // SAFETY: puts back what was in force before.
+            // SAFETY: restores the earlier action.
             let _ = unsafe { sigaction(self.0, &self.1) };
         }
     }
@@ -374,7 +357,7 @@ pub(super) fn take_default(signal: Signal) -> Result<impl Drop, Errno> {
 }
 
 pub(super) fn nice() -> i32 {
-    // SAFETY: getpriority(2) takes numbers; for ourselves it cannot fail.
+    // SAFETY: takes numbers; it cannot fail for the caller itself.
     unsafe { libc::getpriority(libc::PRIO_PROCESS, 0) }
 }
 
@@ -383,54 +366,50 @@ pub(super) fn set_nice(nice: i32) {
     unsafe { libc::setpriority(libc::PRIO_PROCESS, 0, nice) };
 }
 
-/// Whether this process has the default scheduling policy. musl's functions of these names always fail, so this
-/// is the system call itself.
+/// A system call, because musl's functions of these names always fail.
 pub(super) fn is_scheduled_normally() -> bool {
     // SAFETY: a number, and no pointer.
     let policy = unsafe { libc::syscall(libc::SYS_sched_getscheduler, 0) };
     policy == libc::c_long::from(libc::SCHED_OTHER)
 }
 
-/// Sets the scheduling policy and priority, if that is allowed.
+/// Fails silently where it is not allowed.
 pub(super) fn schedule(policy: libc::c_int, priority: libc::c_int) {
-    // SAFETY: numbers, and a pointer to what the kernel takes for its parameter, one number, that
-    // lives as long as the call.
+    // SAFETY: numbers, and a pointer to one number, which outlives the call.
     unsafe { libc::syscall(libc::SYS_sched_setscheduler, 0, policy, &raw const priority) };
 }
 
-/// Whether this number is an open descriptor, and if so whether an exec closes it.
+/// Whether an exec closes this descriptor; `None`: it is not open.
 pub(super) fn closes_on_exec(fd: RawFd) -> Option<bool> {
     // SAFETY: numbers only.
     let flags = unsafe { libc::fcntl(fd, libc::F_GETFD) };
     (flags != -1).then_some(flags & libc::FD_CLOEXEC != 0)
 }
 
-/// Lets the descriptor live through an exec, in this process only.
 pub(super) fn keep_through_exec(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     // SAFETY: a valid descriptor, and numbers.
     Errno::result(unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFD, 0) }).map(drop)
 }
 
-/// Closes a number, in a forked process that neither uses nor drops the owners of descriptors any more: it
-/// leaves by `_exit`, or by exec.
+/// Closes a number, in a forked process that leaves by `_exit` or exec and uses no owner of a descriptor.
 pub(super) fn close(fd: RawFd) {
-    // SAFETY: a number; nothing in this process relies on what it stood for (see above).
+    // SAFETY: nothing in this process relies on the number (see above).
     unsafe { libc::close(fd) };
 }
 
-/// Puts `fd` on descriptor 0, in a forked process: see [`close`]. The copy is not close-on-exec.
+/// Replaces stdin, in a forked process: see [`close`]. The copy is not close-on-exec.
 pub(super) fn put_on_stdin(fd: BorrowedFd<'_>) -> Result<(), Errno> {
     match fd.as_raw_fd() {
-        // Already there (the process was started without a stdin): only clear its flag.
+        // The process was started without a stdin.
         0 => keep_through_exec(fd),
         // SAFETY: a valid descriptor and a number.
         other => Errno::result(unsafe { libc::dup2(other, 0) }).map(drop),
     }
 }
 
-/// Reads directory entries in the kernel's own format; returns how many bytes they take.
+/// Reads entries in the kernel's format; returns their length in bytes.
 pub(super) fn getdents(directory: BorrowedFd<'_>, entries: &mut [u8]) -> Result<usize, Errno> {
-    // SAFETY: getdents64(2) writes no more than its length argument into a buffer that is borrowed here.
+    // SAFETY: getdents64(2) writes no more than its length argument.
     let read = unsafe {
         libc::syscall(
             libc::SYS_getdents64,
@@ -447,7 +426,7 @@ pub(super) fn capabilities() -> impl Iterator<Item = u64> {
     (0..64).take_while(|bit| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } >= 0)
 }
 
-/// Returns the capabilities that this process, and any program it executes, can have.
+/// Capabilities that this process, and what it executes, can have.
 pub(super) fn bounding_set() -> u64 {
     // SAFETY: integers only.
     let has = |bit: &u64| unsafe { libc::prctl(libc::PR_CAPBSET_READ, *bit, 0, 0, 0) } == 1;
@@ -456,13 +435,11 @@ pub(super) fn bounding_set() -> u64 {
         .fold(0, |set, bit| set | 1 << bit)
 }
 
-/// Removes a capability for this process and all that it forks or executes.
 pub(super) fn drop_capability(capability: u64) {
     // SAFETY: integers only.
     unsafe { libc::prctl(libc::PR_CAPBSET_DROP, capability, 0, 0, 0) };
 }
 
-/// Ends this process without a destructor or a hook.
 pub(super) fn exit(status: i32) -> ! {
     // SAFETY: always allowed.
     unsafe { libc::_exit(status) }

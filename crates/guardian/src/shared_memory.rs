@@ -1,9 +1,7 @@
-//! Memory that processes share: pages that are mapped once ([`Mapping`]), and bytes that this process leaves to
-//! those it has forked ([`SharedBytes`]).
+//! Memory that processes share: mapped pages ([`Mapping`]), and bytes for forked processes ([`SharedBytes`]).
 //!
-//! The supervisor writes the bytes, and the guardian reads them after the supervisor's death. They are kept
-//! twice, and one number tells which copy counts: a process that is killed while it writes leaves the earlier
-//! copy.
+//! The guardian reads the bytes after the supervisor's death. They are kept twice, and a number tells which
+//! copy counts: a killed writer leaves the earlier one.
 
 use std::fs::File;
 use std::io;
@@ -16,10 +14,10 @@ use nix::sys::mman::{MapFlags, MmapAdvise, ProtFlags, madvise, mmap, mmap_anonym
 
 use trafficcop_core::util::SharedMemory;
 
-/// Types that may lie in memory that other processes write to at any time.
+/// Type that may lie in memory that other processes write to at any time.
 ///
 /// # Safety
-/// The type consists of atomics only, zero is a value of each, and it fits into a page's alignment.
+/// The type consists of atomics only, zero is a value of each, and a page's alignment is enough.
 pub(super) unsafe trait Shared: Sized {
     const LENGTH: NonZeroUsize = NonZeroUsize::new(size_of::<Self>()).unwrap();
 }
@@ -31,7 +29,7 @@ unsafe impl Shared for SharedDeadline {}
 // SAFETY: all of its fields are.
 unsafe impl Shared for Copies {}
 
-/// A `T` in pages of its own, shared with every process that this one forks.
+/// A `T` in pages of its own, shared with forked processes.
 #[derive(Debug)]
 pub(super) struct Mapping<T: Shared>(NonNull<T>);
 
@@ -43,15 +41,14 @@ unsafe impl<T: Shared> Sync for Mapping<T> {}
 impl<T: Shared> Mapping<T> {
     pub(super) fn new() -> nix::Result<Mapping<T>> {
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
-        // SAFETY: new memory, at an address of the kernel's choice.
         let memory = unsafe { mmap_anonymous(None, T::LENGTH, access, MapFlags::MAP_SHARED) }?;
         Ok(Mapping(memory.cast()))
     }
 
     /// Maps a file that is at least as long.
     pub(super) fn of(file: &File, access: ProtFlags) -> nix::Result<Mapping<T>> {
-        // SAFETY: a new mapping at an address of the kernel's choice. If the file were shorter against the
-        // callers' promise, the result would be a SIGBUS and nothing worse.
+        // SAFETY: at an address of the kernel's choice. A file that is shorter, against the callers' promise,
+        // leads to a SIGBUS and nothing worse.
         let memory = unsafe { mmap(None, T::LENGTH, access, MapFlags::MAP_SHARED, file, 0) }?;
         Ok(Mapping(memory.cast()))
     }
@@ -67,8 +64,7 @@ impl<T: Shared> Deref for Mapping<T> {
     type Target = T;
 
     fn deref(&self) -> &T {
-        // SAFETY: mapped for as long as the value lives, and page-aligned; other processes can change what a
-        // `T` is made of at any time (see `Shared`).
+        // SAFETY: page-aligned, and mapped while the value lives; a `T` may change at any time (see `Shared`).
         unsafe { self.0.as_ref() }
     }
 }
@@ -80,27 +76,22 @@ impl<T: Shared> Drop for Mapping<T> {
     }
 }
 
-/// Words of a control file. A file of the first word alone has zero for the second: the rest of a page behind
-/// the end of its file is mapped as zeros.
+/// Words of a control file. A missing second word is zero, like the rest of the page.
 #[derive(Debug)]
 #[repr(C)]
 pub(super) struct SharedControl {
-    /// Time until which the command may believe in its control.
     pub(super) until: AtomicU64,
-    /// End of the grace of a drain.
     pub(super) drain: AtomicU64,
 }
 
-/// State shared by the processes around a PID namespace.
 #[derive(Debug)]
 pub(super) struct SharedDeadline {
-    /// Deadline for guardian and init.
     pub(super) kill_at: AtomicU64,
-    /// Main process as seen from outside, which outlives the guardian; 0 until it is born.
+    /// Main process as seen outside; 0 before its birth.
     pub(super) main: AtomicI32,
 }
 
-/// Bytes of one copy: room for a token of Entra ID with hundreds of groups.
+/// Room for a token of Entra ID with hundreds of groups.
 const ROOM: usize = 32 * 1024;
 
 /// The bytes, twice; all zero is "nothing".
@@ -112,12 +103,11 @@ struct Copies {
     halves: [[AtomicU8; ROOM]; 2],
 }
 
-/// Bytes that this process leaves to those it has forked.
+/// Bytes for the processes that this one has forked.
 #[derive(Debug)]
 pub struct SharedBytes(Mapping<Copies>);
 
 impl SharedBytes {
-    /// Makes an empty one.
     ///
     /// # Errors
     /// If the kernel has no memory to share.
@@ -130,8 +120,7 @@ impl SharedBytes {
 }
 
 impl SharedMemory for SharedBytes {
-    /// Leaves these bytes instead of the earlier ones, or nothing if they are too many. Only one writer at a
-    /// time.
+    /// Replaces the bytes, with nothing if they are too many. One writer at a time.
     fn put(&self, bytes: &[u8]) {
         let layout = &*self.0;
         let at = usize::from(layout.present.load(Ordering::Acquire) == 0);
@@ -143,7 +132,7 @@ impl SharedMemory for SharedBytes {
         layout.present.store(at as u64, Ordering::Release);
     }
 
-    /// Returns the bytes, if there are any. Only while no other process writes.
+    /// Returns the bytes. Only while no other process writes.
     fn take(&self) -> Option<Vec<u8>> {
         let layout = &*self.0;
         let at = usize::from(layout.present.load(Ordering::Acquire) != 0);
@@ -172,7 +161,7 @@ mod tests {
             shared.put(text.as_bytes());
             assert_eq!(shared.take().as_deref(), Some(text.as_bytes()));
         }
-        // Killed in the middle of the next: the present one counts.
+        // Killed in the middle of the next.
         let other = usize::from(shared.0.present.load(Ordering::Acquire) == 0);
         shared.0.halves[other][0].store(b'x', Ordering::Relaxed);
         assert_eq!(shared.take().as_deref(), Some(&b"3"[..]));

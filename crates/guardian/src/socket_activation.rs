@@ -1,24 +1,21 @@
-//! Socket activation: the listening descriptors that a service manager opened for this process (`LISTEN_FDS`)
-//! belong to the command. `LISTEN_PID` has to be the command's process id, which is unknown before the fork.
+//! Socket activation: a service manager's listening descriptors (`LISTEN_FDS`) belong to the command.
+//! `LISTEN_PID` has to be its process id, unknown before the fork.
 //!
-//! The variables are rewritten only if they are addressed to this process, and pass through untouched
-//! otherwise. Functions that run in the child must not allocate.
+//! Variables for another process pass through untouched. Functions for the child must not allocate.
 
 use std::ffi::{OsStr, OsString};
 
 use super::raw;
 
-/// First descriptor that a service manager passes.
 const FIRST: i32 = 3;
-// No service manager passes more than that.
+// No service manager passes more.
 const MOST: i32 = 4096;
 const WHOSE: &str = "LISTEN_PID";
 const COUNT: &str = "LISTEN_FDS";
 const NAMES: &str = "LISTEN_FDNAMES";
-/// All variables of socket activation; the last one names the process a second time.
+/// The last one names the process a second time.
 const ALL: [&str; 4] = [WHOSE, COUNT, NAMES, "LISTEN_PIDFDID"];
 
-/// Descriptors that were passed to this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Sockets {
     count: i32,
@@ -33,22 +30,21 @@ impl Sockets {
     fn of(pid: u32, whose: OsString, count: &OsStr) -> Option<Sockets> {
         let whose: u32 = whose.to_str()?.parse().ok()?;
         let count: i32 = count.to_str()?.parse().ok()?;
-        // sd_listen_fds(3): a number for another process was inherited by mistake, and its descriptors are not
-        // this process's.
+        // sd_listen_fds(3): another process's number, inherited by mistake.
         (whose == pid && (1..=MOST).contains(&count)).then_some(Sockets { count })
     }
 
-    /// Whether a program's environment leaves out a variable: it is written anew, or (`for_command` is false)
-    /// describes what the program does not get.
+    /// Whether a program's environment leaves out a variable: because it is written anew, or (unless
+    /// `for_command`) describes what the program does not get.
     pub(super) fn hides(name: &OsStr, for_command: bool) -> bool {
         let keeps = |hidden: &str| for_command && [COUNT, NAMES].contains(&hidden);
         ALL.iter().any(|hidden| name == *hidden && !keeps(hidden))
     }
 
-    /// Closes the descriptors, in a child that is not the command. A close-on-exec one is this process's own.
+    /// Closes the descriptors, in a child that is not the command.
     pub(super) fn close(self) {
         for fd in FIRST..FIRST + self.count {
-            // This process may have used free numbers in this range since.
+            // A close-on-exec one is this process's own.
             if raw::closes_on_exec(fd) == Some(false) {
                 raw::close(fd);
             }
@@ -56,13 +52,12 @@ impl Sockets {
     }
 }
 
-/// `NAME=...`, with room for the process id of the command that reads it, which the child fills in.
+/// `NAME=...`, with room for the reader's process id.
 pub(super) struct OwnPid(Vec<u8>);
 
-/// Another variable that has to hold the command's own process id, if it is set (`sd_watchdog_enabled(3)`).
+/// It holds the command's process id, too (`sd_watchdog_enabled(3)`).
 pub(super) const WATCHED: &str = "WATCHDOG_PID";
 
-/// Digits of the greatest process id.
 const DIGITS: usize = 10;
 
 impl OwnPid {
@@ -76,16 +71,15 @@ impl OwnPid {
         OwnPid(text)
     }
 
-    /// Returns the entry for the environment: it never moves, and always ends with NUL.
+    /// Returns the entry, which never moves and always ends with NUL.
     pub(super) fn as_ptr(&self) -> *const libc::c_char {
         self.0.as_ptr().cast()
     }
 
-    /// Fills in the process id, in the child. Allocates nothing.
     pub(super) fn fill(&mut self, pid: u32) {
         let begin = self.0.len() - DIGITS - 1;
         let room = &mut self.0[begin..];
-        // The entry may hold a longer id from an earlier command.
+        // An earlier command's id may be longer.
         room.fill(0);
         let mut digits = [0; DIGITS];
         let (mut rest, mut first) = (pid, DIGITS);

@@ -1,8 +1,7 @@
-//! Start of a command: what `execvp` needs, prepared before the fork, and the few system calls between fork and
-//! exec.
+//! Start of a command: preparation before the fork, and the few system calls between fork and exec.
 //!
-//! The child must do nothing here that could block, allocate or unwind. The command must inherit everything
-//! (environment, directory, descriptors, signal dispositions, priority) as trafficcop itself did.
+//! The child must not block, allocate or unwind. The command must inherit everything (environment, directory,
+//! descriptors, signal dispositions, priority) as trafficcop did.
 
 use std::ffi::{CString, OsStr, OsString};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -28,10 +27,10 @@ use super::wire::Change;
 
 const SIGNALS: std::ops::RangeInclusive<i32> = 1..=64;
 
-/// Signals whose dispositions `fork` changes after they were captured.
+/// Signals that `fork` changes after the capture.
 const OURS: [i32; 2] = [libc::SIGCHLD, libc::SIGTTOU];
 
-/// State that trafficcop was started with and that the command inherits.
+/// Inherited state, for the command.
 pub(super) struct SpawnContext {
     dispositions: &'static Dispositions,
     nice: i32,
@@ -42,15 +41,14 @@ pub(super) struct SpawnContext {
 
 struct Dispositions {
     ignored: [bool; 65],
-    /// Signals whose disposition is not the command's, or was changed here. The others, which are many, need
-    /// not be set.
+    /// The few signals to set: not the command's disposition, or changed here.
     differs: [bool; 65],
     mask: SigSet,
 }
 
 impl Dispositions {
-    /// Reads the signals. An ignored signal stays ignored (that is how `nohup` works), a blocked one blocked.
-    /// Some are ignored by [`begin`](super::begin) itself.
+    /// Ignored signals stay ignored (as `nohup` wants), but for those that [`begin`](super::begin) ignores
+    /// itself.
     fn read() -> Dispositions {
         let mut ignored = [false; 65];
         let mut differs = [false; 65];
@@ -60,7 +58,7 @@ impl Dispositions {
             *ignored = found == Disposition::Ignored && !is_ignored_by_us(number);
             *differs = OURS.contains(&number) || (found != Disposition::Default && !*ignored);
         }
-        // Includes real-time signals, which have no name.
+        // Has real-time signals, which have no name.
         let mask = SigSet::thread_get_mask().unwrap_or_else(|_| SigSet::empty());
         Dispositions {
             ignored,
@@ -75,7 +73,7 @@ impl Dispositions {
 }
 
 impl SpawnContext {
-    /// Reads what is in force now. Each guardian changes the signals, so the first call's view of them counts.
+    /// The first call's view of the signals counts: each guardian changes them.
     pub(super) fn capture() -> SpawnContext {
         static AT_FIRST: OnceLock<Dispositions> = OnceLock::new();
         let dispositions = AT_FIRST.get_or_init(Dispositions::read);
@@ -96,12 +94,11 @@ impl SpawnContext {
         self.oom_score_adj = Some(text);
     }
 
-    /// Restores everything, in the child.
     fn restore(&self) {
         if let Some(score) = &self.oom_score_adj
             && let Ok(file) = open(c"/proc/self/oom_score_adj", OFlag::O_WRONLY, Mode::empty())
         {
-            // A failure leaves the better score in place.
+            // A failure leaves the better score.
             let _ = nix::unistd::write(&file, score);
         }
         if raw::nice() != self.nice {
@@ -120,27 +117,24 @@ impl SpawnContext {
     }
 }
 
-/// Command with its environment, ready for exec: arrays of pointers into strings it owns.
+/// Command and environment for exec: arrays of pointers into strings it owns.
 pub(super) struct ExecImage {
-    /// Files to try, in this order.
     files: Vec<CString>,
     _args: Vec<CString>,
     _env: Vec<CString>,
     argv: Vec<*const libc::c_char>,
     envp: Vec<*const libc::c_char>,
-    /// Arguments for a file without a format: `/bin/sh FILE ARGS`; `exec` fills in the second place.
+    /// `/bin/sh FILE ARGS`, for a file without a format; `exec` fills in FILE.
     shell_argv: Vec<*const libc::c_char>,
-    /// Whether it gets this process's stdin and the terminal.
     pub(super) in_front: bool,
-    /// Whether it gets the sockets that a service manager passed.
+    /// Whether it gets passed sockets.
     listens: bool,
-    /// Entries of `envp` that hold the command's own process id.
     own_pids: Vec<OwnPid>,
 }
 
 impl ExecImage {
-    /// Prepares what `execvp` would do with `program` in this environment with these changes. EINVAL if a word
-    /// holds a NUL or a variable's name is invalid.
+    /// Prepares what `execvp` needs, with changes to the environment. EINVAL: a NUL, or an invalid name of a
+    /// variable.
     pub(super) fn prepare(
         program: &Program,
         changes: Vec<Change>,
@@ -190,7 +184,7 @@ impl ExecImage {
         let mut shell_argv = vec![c"/bin/sh".as_ptr(), ptr::null()];
         shell_argv.extend_from_slice(&argv[1..]);
         let mut envp = pointers(env.iter());
-        // Keep the null at the end.
+        // The null stays at the end.
         envp.splice(0..0, own_pids.iter().map(OwnPid::as_ptr));
         Ok(ExecImage {
             argv,
@@ -205,7 +199,7 @@ impl ExecImage {
         })
     }
 
-    /// Becomes the command, in the child, or returns why not.
+    /// Returns only on failure.
     fn exec(&mut self) -> Errno {
         let mut exec_result = Errno::ENOENT;
         let mut denied = false;
@@ -216,7 +210,7 @@ impl ExecImage {
             }
             exec_result = Errno::last();
             if exec_result == Errno::ENOEXEC {
-                // A script without "#!": `execvp` runs it with sh, too.
+                // A script without "#!": as `execvp` does.
                 self.shell_argv[1] = file.as_ptr();
                 // SAFETY: as above; "/bin/sh" is a constant.
                 unsafe {
@@ -229,7 +223,6 @@ impl ExecImage {
                 return Errno::last();
             }
             match exec_result {
-                // A later directory may have a file that this process may run.
                 Errno::EACCES => denied = true,
                 Errno::ENOENT
                 | Errno::ENOTDIR
@@ -250,7 +243,7 @@ fn pointers<'a>(strings: impl Iterator<Item = &'a CString>) -> Vec<*const libc::
         .collect()
 }
 
-/// Returns the files that `execvp` would try for `name`, with or without a `PATH`.
+/// Files that `execvp` would try for `name`.
 fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, Errno> {
     let name = name.as_bytes();
     if name.is_empty() {
@@ -274,13 +267,13 @@ fn candidates(name: &OsStr, path: Option<&OsStr>) -> Result<Vec<CString>, Errno>
         .collect()
 }
 
-/// Checks that `name` can be executed, with `path` as the variable `PATH`, before an instance competes or takes
-/// a message. Otherwise the fail-over would find out that a standby can never work, and a typo would cost an
-/// attempt of each message. Only the first start can find a missing interpreter or another architecture.
+/// Checks that `name` can be executed, with `path` as `PATH`, before an instance competes or takes a message.
+/// Otherwise only a fail-over would reveal a useless standby, and a typo would cost each message an attempt. A
+/// missing interpreter shows only at the start.
 ///
 /// # Errors
-/// ENOENT if there is no such command. EACCES if it may not be executed, or if a directory that may not be
-/// searched could have it. For a path, the error of stat(2).
+/// ENOENT: there is no such command. EACCES: it may not be executed, or a directory that may not be searched
+/// could have it. For a path, the error of stat(2).
 pub fn which(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
     let mut found = Errno::ENOENT;
     let is_a_path = name.as_bytes().contains(&b'/');
@@ -290,10 +283,9 @@ pub fn which(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
             Ok(_) if candidate.is_file() && access(candidate, AccessFlags::X_OK).is_ok() => {
                 return Ok(());
             }
-            // A file that this process may not see is not known to be missing.
+            // It may exist, hidden from this process.
             Ok(_) | Err(Errno::EACCES) => Errno::EACCES,
             Err(errno) if is_a_path => errno,
-            // Another directory may have it.
             Err(_) => found,
         };
     }
@@ -301,9 +293,9 @@ pub fn which(name: &OsStr, path: Option<&OsStr>) -> Result<(), Errno> {
 }
 
 pub(super) struct Child {
-    /// The process, and the process group that it leads.
+    /// The process, and the group that it leads.
     pub(super) pid: i32,
-    /// Pipe that carries four bytes of error number if the exec fails, and is closed empty if it succeeds.
+    /// Carries four bytes of error number if the exec fails; closed empty if it succeeds.
     pub(super) exec_result: OwnedFd,
 }
 
@@ -313,7 +305,7 @@ pub(super) struct PassedFds<'a> {
     pub(super) input: Option<BorrowedFd<'a>>,
 }
 
-/// Forks a child that becomes the command, if its parent is still this process.
+/// The child becomes the command only if this process is still its parent.
 pub(super) fn spawn(
     parent: i32,
     image: &mut ExecImage,
@@ -325,20 +317,19 @@ pub(super) fn spawn(
     let join = containment.join();
     let (exec_result, tell) =
         nix::unistd::pipe2(nix::fcntl::OFlag::O_CLOEXEC | nix::fcntl::OFlag::O_NONBLOCK)?;
-    // SAFETY: the guardian has one thread, so the child's memory is consistent; the child calls
-    // only what is listed in `become_command` and never returns.
+    // SAFETY: the guardian has one thread, so the child's memory is consistent; the child stays in
+    // `become_command`.
     match unsafe { containment.fork() }? {
         Forked::Child => become_command(image, context, handed, join, parent, tell.as_fd()),
         Forked::Parent(pid) => {
-            // Parent and child both do this, so that it is done before either relies on it. It fails if the
-            // child has already executed the command.
+            // Both processes do this, so that it is done before either relies on it. Fails after the exec.
             let _ = setpgid(Pid::from_raw(pid), Pid::from_raw(pid));
             Ok(Child { pid, exec_result })
         }
     }
 }
 
-/// Runs the child: no allocation, no lock, no unwinding, and no return.
+/// The child: no allocation, no lock, no unwinding, and no return.
 fn become_command(
     image: &mut ExecImage,
     context: &SpawnContext,
@@ -347,10 +338,9 @@ fn become_command(
     parent: i32,
     tell: BorrowedFd<'_>,
 ) -> ! {
-    // All signals are blocked until `restore`.
     let _ = setpgid(Pid::from_raw(0), Pid::from_raw(0));
     let _ = prctl::set_pdeathsig(Signal::SIGKILL);
-    // If the guardian died before that, no signal comes any more.
+    // If the guardian died before that, no signal comes.
     if getppid().as_raw() != parent {
         raw::exit(127);
     }
@@ -378,11 +368,11 @@ fn become_command(
     give_up(tell, image.exec())
 }
 
-/// Replaces stdin, in the child: the inherited one belongs to another program.
+/// The inherited stdin is another program's.
 fn read_nothing() -> Result<(), Errno> {
-    // If this process was started without a stdin, this gets number 0, and has to live through the exec.
+    // Without an inherited stdin this is number 0, and must survive the exec.
     let nothing = open(c"/dev/null", OFlag::O_RDONLY, Mode::empty());
-    // A container may have no /dev: a pipe without a writer is as empty.
+    // No /dev in the container: a pipe without a writer is as empty.
     let nothing = nothing.or_else(|_| pipe().map(|(end, _)| end))?;
     let done = raw::put_on_stdin(nothing.as_fd());
     if nothing.as_raw_fd() == 0 {
@@ -392,12 +382,12 @@ fn read_nothing() -> Result<(), Errno> {
 }
 
 fn give_up(tell: BorrowedFd<'_>, errno: Errno) -> ! {
-    // The pipe is empty, so the four bytes go in at once.
+    // The pipe is empty, so these go in at once.
     let _ = nix::unistd::write(tell, &(errno as i32).to_le_bytes());
     raw::exit(127)
 }
 
-/// Reads the pipe of a [`Child`]: nothing yet, executed, or an error number.
+/// Reads the pipe of a [`Child`]; `None`: nothing yet.
 pub(super) fn exec_result(pipe: BorrowedFd<'_>) -> Option<Result<(), i32>> {
     let mut bytes = [0; 4];
     match nix::unistd::read(pipe, &mut bytes) {

@@ -1,14 +1,12 @@
 //! Decisions of the guardian: deadlines, drains and kills, as a function of time and events.
 //!
-//! [`super::event_loop`] passes every event in, and takes the returned steps in order. This module is pure: it
-//! reads no clock, sends no signal, and never allocates.
+//! This module is pure: it reads no clock, sends no signal, and never allocates.
 //!
 //! ```text
 //! Idle ──▶ Running ──▶ Draining ──▶ Killing ──▶ Idle
 //!              └───────────┴── the tree is empty ─▲
 //! ```
-//! Every call looks at the clock first, so a renewal that was waiting in the socket when its deadline passed is
-//! an expiry. Only the end of the tree leaves `Killing`.
+//! Only the end of the tree leaves `Killing`.
 
 use std::time::Duration;
 
@@ -21,40 +19,33 @@ pub const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// Event that the guardian decides about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
-    /// Time has passed.
     Ticked,
-    /// The command's process was forked under these deadlines.
     Forked {
         deadlines: Deadlines,
         stop_signal: i32,
         pid: i32,
     },
-    /// The exec of the command succeeded.
     Executed,
-    /// The exec failed with this error number; the process is about to exit.
+    /// The process is about to exit.
     NotExecuted { errno: i32 },
-    /// The supervisor set new deadlines.
     Extended(Deadlines),
-    /// The supervisor wants a drain.
     DrainAsked { signal: i32, end_of_grace: Instant },
-    /// The supervisor wants the tree killed.
     KillAsked,
-    /// The supervisor is dead (or sends nonsense).
+    /// The supervisor is dead, or sends nonsense.
     Orphaned,
-    /// The main process ended.
     MainExited(Exit),
-    /// The main process has ended, and others of its tree live. Repeated each time that is seen.
+    /// Others outlive the main process. Repeated at each look.
     OthersLive,
-    /// The tree is empty: no process is alive or to be reaped.
+    /// No process of the tree is alive or to be reaped.
     Emptied,
 }
 
 /// Content of a control file.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ControlState {
-    /// End of the time in which the command may believe in its control; [`Instant::ZERO`] is never.
+    /// Time until which the command may believe in its control, or [`Instant::ZERO`].
     pub until: Instant,
-    /// Time of the kill after a stop signal; [`Instant::ZERO`]: there was none.
+    /// Time of the kill after a stop signal, or [`Instant::ZERO`].
     pub drain: Instant,
 }
 
@@ -62,7 +53,7 @@ impl ControlState {
     /// No control, and nothing to stop.
     pub const NONE: ControlState = ControlState::until(Instant::ZERO);
 
-    /// Control until this moment, with no drain begun.
+    /// Control until this moment.
     #[must_use]
     pub const fn until(until: Instant) -> ControlState {
         let drain = Instant::ZERO;
@@ -84,22 +75,19 @@ pub enum StopTo {
 /// Action for the event loop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
-    /// Report to the supervisor.
     Tell(WorkloadEvent),
-    /// Send this signal to the main process's group, and then SIGCONT to its stopped processes.
+    /// Also continue its stopped processes.
     SignalGroup(i32),
-    /// Send this signal to the main process alone, and then SIGCONT to the stopped processes of its group.
+    /// Likewise for the main process alone.
     SignalMain(i32),
-    /// Send SIGTERM to every direct child outside the group that has not had it yet, and then SIGCONT if it is
-    /// stopped.
+    /// Send SIGTERM, and SIGCONT if stopped, to new direct children outside the group.
     TermRest,
-    /// Kill the whole tree, and go on until it is empty.
     Kill,
-    /// The supervisor is dead and the tree is empty: give the lease back and go.
+    /// Give the dead supervisor's lease back, and go.
     Depart,
 }
 
-/// Steps after one event: at most eight, without allocation.
+/// Steps after one event, at most eight.
 #[derive(Clone, Copy, Debug, Default)]
 pub struct Steps {
     steps: [Option<Step>; 8],
@@ -119,19 +107,16 @@ impl Steps {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// No tree.
     Idle,
-    /// The command does its work.
     Running,
-    /// A signal was sent; kill at the earlier of `end` and `kill_at`.
+    /// Kill at the earlier of `end` and `kill_at`.
     Draining { end: Instant },
-    /// The whole tree is being killed.
     Killing { since: Instant },
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Main {
-    /// Forked, with this id; the result of the exec is unknown.
+    /// The result of the exec is unknown.
     Starting {
         pid: i32,
     },
@@ -155,14 +140,11 @@ pub struct GuardianState {
     grace: Duration,
     /// For what a command left behind, while the supervisor lives: it grants that much, or less.
     left_behind: Option<Duration>,
-    /// Signal that the group, or the main process, got last.
     sent: i32,
-    /// Whether only the main process got it.
     sent_to_main: bool,
     orphaned: bool,
-    /// Longest time from the supervisor's death to the kill, if the lock dies with it.
+    /// Longest time from the supervisor's death to the kill.
     orphan_grace: Option<Duration>,
-    /// Reports that are made once.
     told_acting: bool,
     told_left_behind: bool,
     told_stuck: bool,
@@ -189,7 +171,7 @@ impl GuardianState {
         }
     }
 
-    /// Sets the grace for what a command leaves behind; `None`: the grace of a drain.
+    /// Sets the grace for what a command leaves behind.
     #[must_use]
     pub fn leaving(self, left_behind: Option<Duration>) -> GuardianState {
         GuardianState {
@@ -198,7 +180,7 @@ impl GuardianState {
         }
     }
 
-    /// Limits the grace from the supervisor's death on.
+    /// Limits the grace after the supervisor's death.
     #[must_use]
     pub fn orphaned_for(self, orphan_grace: Option<Duration>) -> GuardianState {
         GuardianState {
@@ -207,7 +189,6 @@ impl GuardianState {
         }
     }
 
-    /// Sets the receiver of the started command's stop signal.
     pub(super) fn stops(&mut self, stop_to: StopTo) {
         self.stop_to = stop_to;
     }
@@ -226,8 +207,7 @@ impl GuardianState {
         matches!(self.phase, Phase::Draining { .. })
     }
 
-    /// Returns the content of the control file. Once the command is asked to end because control is in doubt,
-    /// it may not believe in its control any more.
+    /// A command that was asked to end because control is in doubt must not believe in it any more.
     pub(super) fn control(&self) -> ControlState {
         let kill_at = self.deadlines.kill_at;
         match self.phase {
@@ -248,7 +228,7 @@ impl GuardianState {
         }
     }
 
-    /// Returns the time at which [`Input::Ticked`] will have a consequence.
+    /// Time at which [`Input::Ticked`] has a consequence.
     pub fn next(&self) -> Instant {
         match self.phase {
             Phase::Idle => Instant::FOREVER,
@@ -308,11 +288,11 @@ impl GuardianState {
                 match self.phase {
                     Phase::Idle => steps.push(Step::Depart),
                     Phase::Running => self.drain(self.stop_signal, end, &mut steps),
-                    // A granted grace stays, as far as kill_at allows: but it must end.
+                    // A granted grace stays, but it must end.
                     Phase::Draining {
                         end: Instant::FOREVER,
                     } => self.phase = Phase::Draining { end },
-                    // If the lock died with the supervisor, other instances do not wait for the end.
+                    // Other instances do not wait: the lock died with the supervisor.
                     Phase::Draining { end: before } => {
                         self.phase = Phase::Draining {
                             end: before.min(latest),
@@ -331,12 +311,11 @@ impl GuardianState {
             Input::OthersLive => self.others_live(now, &mut steps),
             Input::Emptied => self.emptied(now, &mut steps),
         }
-        // A deadline that was moved forward may have passed already.
+        // New deadlines may have passed already.
         self.look_at_the_clock(now, &mut steps);
         steps
     }
 
-    /// Returns the grace of a drain that has none of its own.
     fn grace(&self) -> Duration {
         let Deadlines { term_at, kill_at } = self.deadlines;
         if kill_at == Instant::FOREVER || term_at == Instant::FOREVER {
@@ -377,7 +356,6 @@ impl GuardianState {
         }
     }
 
-    /// Reports, once, that the guardian acts by itself because a deadline passed.
     fn act(&mut self, steps: &mut Steps) {
         if !self.told_acting {
             self.told_acting = true;
@@ -393,13 +371,12 @@ impl GuardianState {
                 self.signal(signal, steps);
             }
             Phase::Draining { end: before } => {
-                // A grace is fixed when it begins; it can be cut, not lengthened.
+                // A begun grace can be cut, not lengthened.
                 self.phase = Phase::Draining {
                     end: before.min(end),
                 };
-                // After the main process, what is left has already got its signal. Do not repeat a signal,
-                // either: at a deadline the supervisor orders the drain that the guardian has begun, and to
-                // many programs a second signal means "at once".
+                // After the main process, the rest has got its signal. Do not repeat one, either: at a deadline
+                // supervisor and guardian both act, and often a second signal means "at once".
                 if self.main != Main::Ended && self.sent != signal {
                     self.signal(signal, steps);
                 }
@@ -409,7 +386,6 @@ impl GuardianState {
 
     fn signal(&mut self, signal: i32, steps: &mut Steps) {
         self.sent = signal;
-        // Without the main process, no process would pass the signal on.
         self.sent_to_main = self.stop_to == StopTo::Main && self.main != Main::Ended;
         match (signal, self.sent_to_main) {
             (0, _) => {}
@@ -430,7 +406,6 @@ impl GuardianState {
 
     fn others_live(&mut self, now: Instant, steps: &mut Steps) {
         match self.phase {
-            // A tree that is being killed needs neither a report nor a signal.
             Phase::Idle | Phase::Killing { .. } => return,
             Phase::Running | Phase::Draining { .. } => {}
         }

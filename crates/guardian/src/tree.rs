@@ -1,14 +1,13 @@
 //! Finding, signalling, killing and reaping the processes of a tree.
 //!
-//! [`super::event_loop`] does this for the command's tree, and [`super::handle`] when the guardian has died and
-//! the supervisor has adopted the orphans. Both are child subreapers, so a process of the tree that loses its
-//! parent becomes a direct child.
+//! The guardian uses this for the command's tree, the supervisor for a dead guardian's. Both are child
+//! subreapers: orphans of the tree become direct children.
 //!
-//! Only direct children that have not been reaped are ever signalled, by id or as members of the group whose
-//! leader has not been reaped: no other process can have got such an id. (SIGCONT to a stopped process goes by
-//! descriptor, which is as safe.) /proc helps to find processes and proves nothing: it may be another PID
-//! namespace's, and its lists are no snapshots. Only waitid(2) proves that none is left. Nothing here may
-//! allocate if the kernel has `/proc/<pid>/task/<tid>/children`: the guardian has to work without free memory.
+//! Signals go only to direct children that have not been reaped, by id or by the group of such a leader: no
+//! other process can have that id. (SIGCONT to a stopped process goes by descriptor, which is as safe.) /proc
+//! helps to find processes and proves nothing: it may be another PID namespace's, and its lists are no
+//! snapshots. Only waitid(2) proves that none is left. With `/proc/<pid>/task/<tid>/children`, only
+//! functions marked "Allocates" do so: the guardian has to work without free memory.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -26,43 +25,38 @@ use trafficcop_core::Exit;
 /// Change in a child's state.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Change {
-    /// The child ended, and is still to be reaped.
+    /// The child is not reaped.
     Ended(Exit),
-    /// The child was stopped.
     Stopped,
 }
 
-/// Sends `signal` to one un-reaped process.
 pub(super) fn signal(pid: i32, signal: i32) {
     debug_assert!(pid > 1, "a process, not a group and not everybody");
     raw::kill(pid, signal);
 }
 
-/// Sends `signal` to the process group of an un-reaped leader.
 pub(super) fn signal_group(leader: i32, signal: i32) {
     debug_assert!(leader > 1, "a group, not this one and not all");
     raw::kill(-leader, signal);
 }
 
-/// Continues every process that is stopped and that `concerns` accepts: a running one would get a needless
-/// SIGCONT, before the actual signal. Returns whether it could look. Allocates nothing.
+/// Continues the stopped processes that `concerns` accepts; a running one would get a needless SIGCONT. Returns
+/// whether it could look.
 ///
-/// The process may not be a child, so a descriptor holds it before the look: the one that gets the signal is
-/// the one that was seen.
+/// A process may be no child, so a descriptor holds it during the look.
 pub(super) fn resume_stopped(mut concerns: impl FnMut(i32) -> bool) -> bool {
     let mut able = true;
     let listed = each_process(|pid| {
         if able && concerns(pid) && is_stopped(pid) {
             able = match raw::pidfd_open(pid) {
                 Ok(process) => {
-                    // Look again, now that the descriptor holds it: another process may have got the id before
-                    // that.
+                    // Before the descriptor, another process may have got the id.
                     if concerns(pid) && is_stopped(pid) {
                         let _ = raw::pidfd_signal(process.as_fd(), libc::SIGCONT);
                     }
                     true
                 }
-                // ESRCH: it has ended, so go on. A kernel without pidfds is a reason to give up.
+                // ESRCH: it has ended. Without pidfds, give up.
                 Err(why) => why.raw_os_error() == Some(libc::ESRCH),
             };
         }
@@ -70,7 +64,6 @@ pub(super) fn resume_stopped(mut concerns: impl FnMut(i32) -> bool) -> bool {
     listed && able
 }
 
-/// Whether a process is stopped at this moment, as a shell or `kill -STOP` stops it.
 pub(super) fn is_stopped(pid: i32) -> bool {
     stat_of(pid, |state, _| state == b'T').unwrap_or(false)
 }
@@ -86,7 +79,6 @@ pub(super) fn descends_from(mut pid: i32, ancestor: i32) -> bool {
     false
 }
 
-/// Passes the state and the parent of a process to `tell`. Allocates nothing.
 fn stat_of<T>(pid: i32, tell: impl FnOnce(u8, i32) -> T) -> Option<T> {
     let mut path = [0_u8; 32];
     let mut rest = &mut path[..];
@@ -105,9 +97,8 @@ fn stat_of<T>(pid: i32, tell: impl FnOnce(u8, i32) -> T) -> Option<T> {
     Some(tell(state, words.next()?.parse().ok()?))
 }
 
-/// Calls `visit` with the id of every process in /proc; returns whether there is any. Allocates nothing.
+/// Returns whether there is any process.
 pub(super) fn each_process(mut visit: impl FnMut(i32)) -> bool {
-    /// Offsets of length and name in a `linux_dirent64`.
     const LENGTH: usize = 16;
     const NAME: usize = 19;
     let Ok(directory) = File::open("/proc") else {
@@ -141,7 +132,7 @@ pub(super) fn is_in_group(pid: i32, leader: i32) -> bool {
     getpgid(Some(Pid::from_raw(pid))) == Ok(Pid::from_raw(leader))
 }
 
-/// Returns what has become of the child `pid`: an end again and again until [`reap`], a stop once.
+/// Returns the child's change: an end until [`reap`], a stop once.
 pub(super) fn look_at(pid: i32) -> Option<Change> {
     let told = |what| raw::waitid(Whose::Child(pid), what).ok().flatten();
     if let Some((_, exit)) = told(libc::WEXITED) {
@@ -150,26 +141,25 @@ pub(super) fn look_at(pid: i32) -> Option<Change> {
     told(libc::WSTOPPED).map(|_| Change::Stopped)
 }
 
-/// Returns any child that has ended and is not reaped.
 pub(super) fn any_ended() -> Option<i32> {
     let ended = raw::waitid(Whose::Any, libc::WEXITED).ok()?;
     ended.map(|(pid, _)| pid)
 }
 
-/// Reaps the child if it has ended; returns whether it is gone (or was no child).
+/// Returns whether the child is gone (or was no child).
 pub(super) fn reap(pid: i32) -> bool {
     match waitpid(Pid::from_raw(pid), Some(WaitPidFlag::WNOHANG)) {
         Ok(WaitStatus::StillAlive) => false,
-        // EINVAL: nix has no name for the signal that ended it, but it was reaped.
+        // EINVAL: it was reaped, but nix has no name for its signal.
         Ok(_) | Err(Errno::ECHILD | Errno::EINVAL) => true,
         Err(_) => false,
     }
 }
 
-/// Checks that /proc shows the PID namespace of this process. A process that was put into a new namespace sees
-/// the old /proc until another is mounted: the ids there belong to other processes.
+/// Checks that /proc shows the PID namespace of this process. In a new namespace the old /proc stays until
+/// another is mounted.
 ///
-/// The error is this process's name there, or why there is none.
+/// The error is this process's name there, or why it has none.
 pub(super) fn proc_is_ours() -> Result<(), String> {
     match std::fs::read_link("/proc/self") {
         Ok(name) if name.as_os_str() == &*std::process::id().to_string() => Ok(()),
@@ -178,10 +168,10 @@ pub(super) fn proc_is_ours() -> Result<(), String> {
     }
 }
 
-/// Returns the kind of namespace ("pid", "time") that child processes enter and this process is not in, if any.
+/// Returns the kind of namespace that children enter without this process.
 ///
-/// Kernels that do not say (PID before Linux 4.12, time before 5.6) count as having none. Since Linux 6.3 a process
-/// enters its children's time namespace by execve.
+/// Kernels that do not say (PID before Linux 4.12, time before 5.6) count as having none. Since Linux 6.3
+/// execve enters the children's time namespace.
 pub(super) fn namespace_of_children_alone(ns: &Path) -> Option<&'static str> {
     ["pid", "time"].into_iter().find(|kind| {
         let theirs = ns.join(format!("{kind}_for_children"));
@@ -190,14 +180,13 @@ pub(super) fn namespace_of_children_alone(ns: &Path) -> Option<&'static str> {
             std::fs::read_link(&theirs),
         ) {
             (Ok(ours), Ok(theirs)) => ours != theirs,
-            // A namespace without a process has no name yet.
+            // Without a process it has no name yet.
             (Ok(_), Err(_)) => std::fs::symlink_metadata(theirs).is_ok(),
             (Err(_), _) => false,
         }
     })
 }
 
-/// Whether this process has no children at all, neither living nor to be reaped.
 pub(super) fn is_childless() -> bool {
     raw::waitid(Whose::Any, libc::WEXITED).err() == Some(Errno::ECHILD)
 }
@@ -206,24 +195,24 @@ pub(super) fn is_child(pid: i32) -> bool {
     pid > 0 && raw::waitid(Whose::Child(pid), libc::WEXITED).is_ok()
 }
 
-/// List of this thread's children, opened once so that it can be read when no descriptor is available.
+/// This thread's children, in a file that is opened once: later no descriptor may be free.
 pub(super) struct Children {
     list: Option<File>,
     me: i32,
 }
 
 impl Children {
-    /// Opens the list for the calling process, which must have one thread.
+    /// The calling process must have one thread.
     pub(super) fn of_this_thread() -> Children {
         Children {
-            // It is absent without CONFIG_PROC_CHILDREN; the walk over /proc does the same, slower.
+            // Without CONFIG_PROC_CHILDREN the walk over /proc is slower.
             list: File::open("/proc/thread-self/children").ok(),
             me: i32::try_from(std::process::id()).unwrap_or(0),
         }
     }
 
-    /// Calls `visit` with the id of every direct child, zombies included. The kernel's list is no snapshot: it
-    /// can miss a child while others come and go, and shows it the next time.
+    /// Visits direct children, zombies included. The kernel's list is no snapshot: it can miss one while others
+    /// come and go.
     pub(super) fn each(&self, visit: impl FnMut(i32)) {
         match &self.list {
             Some(list) => each_listed(list, visit),
@@ -232,7 +221,6 @@ impl Children {
     }
 }
 
-/// Reads ids separated by blanks, without allocating.
 fn each_listed(list: &File, mut visit: impl FnMut(i32)) {
     let mut buffer = [0_u8; 2048];
     let mut offset = 0;
@@ -273,8 +261,7 @@ pub(super) fn parent_of(pid: i32) -> Option<i32> {
     stat_of(pid, |_, parent| parent)
 }
 
-/// Returns the direct children of a process, which may have many threads; none if /proc is another namespace's.
-/// Allocates: for the supervisor.
+/// Direct children, of all threads; none if /proc is another namespace's. Allocates.
 pub(super) fn children_of(pid: i32) -> Vec<i32> {
     let mut found = Vec::new();
     if proc_is_ours().is_err() {
@@ -295,12 +282,11 @@ pub(super) fn children_of(pid: i32) -> Vec<i32> {
     found
 }
 
-/// Kills and reaps every direct child that is not in `spare`, as long as that makes progress: this process
-/// adopts those that lose their parent. Returns whether the kernel confirms that none is left. Allocates: for
-/// the supervisor.
+/// Kills and reaps direct children that are not in `spare`, while that makes progress: orphans of these follow.
+/// Returns whether the kernel confirms that none is left. Allocates.
 pub(super) fn sweep(spare: &[i32]) -> bool {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
-    // Bounded, so that a storm of forks cannot keep the supervisor from everything else.
+    // A storm of forks must not keep the supervisor from everything else.
     for _ in 0..64 {
         let mut reaped = false;
         let listed = children_of(me);
@@ -312,7 +298,7 @@ pub(super) fn sweep(spare: &[i32]) -> bool {
             signal(child, libc::SIGKILL);
             reaped |= reap(child);
         }
-        // Ended children are found without a list.
+        // Finds ended children without a list.
         let mut last = None;
         let fresh = |child: &i32, last| !spare.contains(child) && Some(*child) != last;
         while let Some(child) = any_ended().filter(|child| fresh(child, last)) {
@@ -326,7 +312,7 @@ pub(super) fn sweep(spare: &[i32]) -> bool {
     false
 }
 
-/// Reaps the ended children that are not in `spare`, and returns them. Allocates: for the supervisor.
+/// Reaps ended children that are not in `spare`; returns them. Allocates.
 pub(super) fn reap_ended(spare: &[i32]) -> Vec<i32> {
     let me = i32::try_from(std::process::id()).unwrap_or(0);
     let mut children = children_of(me);
@@ -337,9 +323,8 @@ pub(super) fn reap_ended(spare: &[i32]) -> Vec<i32> {
     children
 }
 
-/// Whether this process has no children but those in `spare`. If it has none at all, the kernel tells that.
-/// Otherwise the kernel only answers for each id whether it is a child: then the list has to do, if it names
-/// each spared child.
+/// Whether there are no children but `spare`. The kernel confirms only "no children"; otherwise a list that
+/// names each spared child has to do.
 fn none_but(spare: &[i32], listed: &[i32]) -> bool {
     if is_childless() {
         return true;

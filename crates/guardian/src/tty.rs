@@ -1,9 +1,7 @@
-//! The terminal: which group is in its foreground, and how this process stops when the user stopped the
-//! command.
+//! The terminal: which group is in its foreground, and how this process stops when the user stopped the command.
 //!
-//! The supervisor checks once whether it is in the foreground, and takes the terminal back when the command
-//! stopped or ended; the guardian gives it to the command's group. Neither may take it from another job's
-//! group.
+//! The guardian gives it to the command's group; the supervisor takes it back when the command stopped or ended.
+//! Neither may take it from another job's group.
 
 use std::io::{self, stderr, stdin, stdout};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd};
@@ -16,7 +14,7 @@ use nix::unistd::{Pid, getpgid, getpgrp, getpid, getppid, getsid, tcgetpgrp, tcs
 use super::witness::Witness;
 use super::{raw, tree};
 
-/// Controlling terminal, in whose foreground this process was started.
+/// Controlling terminal in whose foreground this process was started.
 #[derive(Debug)]
 pub struct Terminal {
     fd: OwnedFd,
@@ -26,20 +24,19 @@ pub struct Terminal {
 impl Terminal {
     /// Returns the terminal, if this process group is in its foreground.
     ///
-    /// There is none in a pipeline: the other processes of the job are in this group, and would find themselves
-    /// in the background (`trafficcop … | less`). Ctrl-C then reaches this process with them, and the command
-    /// through its drain.
+    /// In a pipeline (`trafficcop … | less`) there is none: the job's other processes are in this group, and
+    /// would be in the background. Ctrl-C then reaches this process, and the command by its drain.
     ///
-    /// There is none for what a script starts by `&`, either: it is in the script's group, and the script goes
-    /// on in the foreground. POSIX has a shell without job control start it with SIGINT ignored, and with
-    /// nothing on stdin: with a terminal on stdin it was meant for the foreground after all.
+    /// What a script starts by `&` has none, either: it shares the group of the script. By POSIX, a shell
+    /// without job control starts it with SIGINT ignored and nothing on stdin; a terminal there means the
+    /// foreground after all.
     #[must_use]
     pub fn ours(sigint_is_ignored: bool) -> Option<Terminal> {
         if is_pipe(stdin().as_fd()) || is_pipe(stdout().as_fd()) {
             return None;
         }
         let ours = getpgrp();
-        // This also checks that it is the controlling terminal: for any other this is an error (ENOTTY).
+        // ENOTTY if it is not the controlling terminal.
         let foreground = |fd: &OwnedFd| tcgetpgrp(fd) == Ok(ours);
         let standard = [
             stdin().as_fd().try_clone_to_owned(),
@@ -58,8 +55,7 @@ impl Terminal {
             .into_iter()
             .filter_map(Result::ok)
             .find(foreground)
-            // With all three standard descriptors redirected there may still be a terminal that Ctrl-C comes
-            // from.
+            // Ctrl-C may still come from a terminal.
             .or_else(|| tty().filter(foreground))
             .map(|fd| Terminal { fd, ours })
     }
@@ -67,12 +63,12 @@ impl Terminal {
     /// Puts a process group of this session into the foreground.
     ///
     /// # Errors
-    /// Those of tcsetpgrp(3): the group is gone, or the terminal is.
+    /// Those of tcsetpgrp(3): group or terminal is gone.
     pub fn give(&self, group: i32) -> io::Result<()> {
         set_foreground(self.fd.as_fd(), Pid::from_raw(group))
     }
 
-    /// Puts the group of the process that called [`Terminal::ours`] into the foreground.
+    /// Puts the caller's group back into the foreground.
     ///
     /// # Errors
     /// Those of tcsetpgrp(3).
@@ -80,7 +76,7 @@ impl Terminal {
         set_foreground(self.fd.as_fd(), self.ours)
     }
 
-    /// Whether that group is in the foreground now.
+    /// Whether the caller's group is in the foreground now.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         tcgetpgrp(&self.fd) == Ok(self.ours)
@@ -93,19 +89,16 @@ impl Terminal {
     }
 }
 
-/// Terminal as the guardian handles it: lent to the command while that runs in the foreground, and with the
-/// supervisor's group otherwise.
+/// Terminal as the guardian handles it.
 #[derive(Debug)]
 pub(super) struct Foreground {
     terminal: Option<Terminal>,
-    /// Whether the command has it, or takes it as soon as it starts.
+    /// Whether the command has it, or takes it at its start.
     lent: bool,
-    /// Notices a signal that is typed to end the command.
     pub(super) witness: Witness,
 }
 
 impl Foreground {
-    /// Finds the terminal of the calling process, if it is in the foreground ([`Terminal::ours`]).
     pub(super) fn ours(sigint_is_ignored: bool) -> Foreground {
         Foreground {
             terminal: Terminal::ours(sigint_is_ignored),
@@ -114,7 +107,6 @@ impl Foreground {
         }
     }
 
-    /// Makes one without a terminal.
     pub(super) fn nobody_s() -> Foreground {
         Foreground {
             terminal: None,
@@ -131,48 +123,43 @@ impl Foreground {
         self.terminal.as_ref().map(|t| t.as_fd().as_raw_fd())
     }
 
-    /// Decides before the fork whether the command gets the terminal: not if a shell took it meanwhile. The
-    /// check is here, because in a PID namespace this group has no number.
+    /// Decides before the fork whether the command gets the terminal: not if a shell took it. In a PID
+    /// namespace the child could not check, because this group has no number there.
     pub(super) fn lend(&mut self) {
         self.lent = self.terminal.as_ref().is_some_and(Terminal::is_ours);
     }
 
-    /// Starts the witness, after the fork of the command, which leads this group.
     pub(super) fn is_lent_to(&mut self, group: i32) {
         if self.lent {
             self.witness.begin(group);
         }
     }
 
-    /// Takes the terminal, in the command's process, which leads its group and has all signals blocked. Makes
-    /// one system call and allocates nothing.
+    /// Takes the terminal, in the command's process, which leads its group and blocks all signals.
     pub(super) fn occupy(&self) {
         if let Some(terminal) = &self.terminal
             && self.lent
         {
-            // If it fails, the command is in the background, as it would be without trafficcop.
+            // On failure it is in the background, as without trafficcop.
             let _ = tcsetpgrp(terminal.as_fd(), getpgrp());
         }
     }
 
-    /// Takes the terminal back after the command, which leads this group and is not reaped, has stopped or
-    /// ended. A group that took it meanwhile keeps it: a shell that saw this process stopped reads from it.
+    /// Takes the terminal back from the stopped or ended, unreaped command. A group that took it meanwhile
+    /// keeps it: a shell that saw this process stopped reads from it.
     pub(super) fn take_back(&mut self, group: i32) {
         if std::mem::take(&mut self.lent)
             && let Some(terminal) = &self.terminal
             && (terminal.is_with(group) || tcgetpgrp(terminal).is_ok_and(is_ours_or_empty))
         {
-            // It fails if the terminal is gone, and then it does not matter.
             let _ = terminal.take_back();
         }
     }
 
-    /// Gives the terminal to the command again, if this process was continued in the foreground.
     pub(super) fn lend_again(&mut self, group: i32) {
         if let Some(terminal) = &self.terminal
             && terminal.is_ours()
         {
-            // Take back only what was given: the group may have ended while this process was stopped.
             self.lent = terminal.give(group).is_ok();
         }
     }
@@ -184,8 +171,7 @@ impl AsFd for Terminal {
     }
 }
 
-/// Whether only descendants of the guardian are in this group: the command may be a shell, which has put a job
-/// of its own into the foreground. A group without a number here is another job's.
+/// The command may be a shell with a job in the foreground. A group without a number is another job's.
 fn is_ours_or_empty(group: Pid) -> bool {
     let (group, me) = (group.as_raw(), getpid().as_raw());
     let mut others = false;
@@ -200,10 +186,8 @@ fn is_pipe(fd: BorrowedFd<'_>) -> bool {
         .is_ok_and(|stat| SFlag::from_bits_truncate(stat.st_mode) & SFlag::S_IFMT == SFlag::S_IFIFO)
 }
 
-/// Sets the foreground group. From the background, tcsetpgrp stops the caller with SIGTTOU, unless it is
-/// blocked.
+/// tcsetpgrp stops a caller in the background that does not block SIGTTOU.
 fn set_foreground(fd: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
-    // Block it in this thread alone: the kernel checks the mask of the caller.
     let old =
         SigSet::from(Signal::SIGTTOU).thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_BLOCK)?;
     let done = tcsetpgrp(fd, group);
@@ -214,13 +198,13 @@ fn set_foreground(fd: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
 /// Whether this process group is in the foreground of the controlling terminal.
 #[must_use]
 pub fn is_in_foreground() -> bool {
-    // Without O_NONBLOCK, a terminal whose line is down would let the open wait for its carrier.
+    // With O_NONBLOCK, a terminal whose line is down does not wait for its carrier.
     let flags = OFlag::O_RDONLY | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let terminal = open("/dev/tty", flags, Mode::empty());
     terminal.is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))
 }
 
-/// Sends a signal that only the command's group got from the terminal to this process group.
+/// Sends a signal of the terminal, which only the command's group got, to this group.
 pub fn pass_to_own_group(signal: i32) {
     raw::kill(0, signal);
 }
@@ -228,16 +212,16 @@ pub fn pass_to_own_group(signal: i32) {
 /// Origin of a request to stop this process.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum StopAsked {
-    /// A `kill -TSTP`, for this process alone.
+    /// A `kill -TSTP` of this process.
     BySomebody,
-    /// Ctrl-Z, which the terminal sent to every process of this group.
+    /// Ctrl-Z, which the terminal sent to this group.
     ByTheTerminal,
-    /// Ctrl-Z, which the terminal sent to the command's group only.
+    /// Ctrl-Z, which the terminal sent to the command's group.
     OfTheCommand,
 }
 
 impl StopAsked {
-    /// Finds the origin of a SIGTSTP, when it has just come: the terminal sends one to its foreground group.
+    /// Finds the origin of a new SIGTSTP: the terminal signals its foreground group.
     #[must_use]
     pub fn of_a_signal() -> StopAsked {
         if is_in_foreground() {
@@ -250,25 +234,23 @@ impl StopAsked {
 
 /// Stops this process. Returns when it was continued; at once if no process could continue it.
 ///
-/// After a Ctrl-Z that only the command received, this stops the whole group, as the terminal would have done:
-/// a shell script that waits for this process has to stop too, or the user's shell gets no prompt. The kernel
-/// stops no orphaned group by SIGTSTP, because no shell is there to continue it: then a Ctrl-Z has no effect,
-/// and a `kill -TSTP` leads to a SIGSTOP.
+/// After a Ctrl-Z of the command's group, it stops the whole group: a script that waits for this process has to
+/// stop, too, or the user's shell gets no prompt. The kernel never stops an orphaned group by SIGTSTP: there
+/// Ctrl-Z has no effect, and `kill -TSTP` leads to a SIGSTOP.
 ///
 /// # Errors
 /// Those of sigaction(2) and kill(2).
 pub fn stop_ourselves(asked: StopAsked) -> io::Result<()> {
     match asked {
         StopAsked::BySomebody if is_orphaned() => Ok(raise(Signal::SIGSTOP)?),
-        // Send it to this thread, so that it is over before the handler is back.
+        // To this thread, so that it stops before the handler is back.
         StopAsked::BySomebody | StopAsked::ByTheTerminal => by_default(|| raise(Signal::SIGTSTP)),
         StopAsked::OfTheCommand => by_default(|| killpg(getpgrp(), Signal::SIGTSTP)),
     }
 }
 
-/// Runs `stop` with the default action of SIGTSTP.
 fn by_default(stop: impl FnOnce() -> nix::Result<()>) -> io::Result<()> {
-    // Only its default action stops this process; the handler would just be called once more.
+    // The handler would only be called again.
     let handler = raw::take_default(Signal::SIGTSTP)?;
     let open = SigSet::from(Signal::SIGTSTP);
     let mask = open.thread_swap_mask(nix::sys::signal::SigmaskHow::SIG_UNBLOCK)?;
@@ -278,8 +260,8 @@ fn by_default(stop: impl FnOnce() -> nix::Result<()>) -> io::Result<()> {
     Ok(stopped?)
 }
 
-/// Whether the group is orphaned by the kernel's rule: no member's parent is in another group of the same
-/// session, and could continue it. Also true if no process is visible.
+/// Whether no member's parent is in another group of this session and could continue the group. Also true if no
+/// process is visible.
 fn is_orphaned() -> bool {
     let (group, session) = (getpgrp(), getsid(None).ok());
     let watches = |parent: i32| {

@@ -1,4 +1,4 @@
-//! Types of this crate: what a guardian is made with, ordered to do, and reports. They have no behaviour.
+//! Types of this crate.
 
 use std::ffi::{OsStr, OsString};
 use std::io;
@@ -8,7 +8,7 @@ use std::time::Duration;
 use super::state::StopTo;
 use trafficcop_core::Deadlines;
 
-/// What is asked for to keep the command's tree together; as it is typed, with its help.
+/// Requested containment; the variants' comments are help text.
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Default)]
 pub enum Contain {
@@ -40,13 +40,13 @@ impl std::fmt::Display for Contain {
 pub struct Program {
     /// The command and its arguments; not empty.
     pub words: Vec<OsString>,
-    /// Whether it inherits stdin and, if available, the foreground of the terminal. Otherwise the order brings
-    /// its stdin (or it gets /dev/null), and it stays in the background.
+    /// Whether it inherits stdin and perhaps the terminal. Otherwise its stdin comes with the order, or is
+    /// /dev/null.
     pub in_front: bool,
 }
 
 impl Program {
-    /// Makes a command of the user's own, which inherits everything.
+    /// Makes a command of the user's own, in front.
     #[must_use]
     pub fn command(words: Vec<OsString>) -> Program {
         Program {
@@ -55,7 +55,7 @@ impl Program {
         }
     }
 
-    /// Makes a program in the background: each [`SpawnRequest`] brings its stdin, else it gets /dev/null.
+    /// Makes a program in the background; its stdin may come with each [`SpawnRequest`].
     #[must_use]
     pub fn handler(words: Vec<OsString>) -> Program {
         Program {
@@ -64,7 +64,7 @@ impl Program {
         }
     }
 
-    /// Makes a shell script that runs in the background.
+    /// Makes a shell script in the background.
     #[must_use]
     pub fn script(text: &OsStr) -> Program {
         Program {
@@ -75,10 +75,10 @@ impl Program {
 }
 
 impl Program {
-    /// Makes a script like [`Program::script`], but discards what it prints: only its exit status counts.
+    /// Makes a [`Program::script`] whose output is discarded.
     #[must_use]
     pub fn silent(text: &OsStr) -> Program {
-        // `sh` runs this line before it parses the rest: a syntax error there prints nothing either.
+        // `sh` runs this line before it parses the rest: a syntax error prints nothing either.
         let mut script = OsString::from("if [ -c /dev/null ]; then exec >/dev/null 2>&1; fi\n");
         script.push(text);
         Program::script(&script)
@@ -87,34 +87,32 @@ impl Program {
 
 /// Settings of a guardian.
 pub struct Setup {
-    /// Programs that it can be ordered to run, one after another: at least one, at most 255.
+    /// Programs that it can run: at least one, at most 255.
     pub programs: Vec<Program>,
     /// Containment of the tree.
     pub contain: Contain,
-    /// Time from the stop signal to SIGKILL when the supervisor is dead and no deadline is known.
+    /// Time from the stop signal to SIGKILL after the supervisor's death without a known deadline.
     pub grace: Duration,
-    /// Time from SIGTERM to SIGKILL for what the command left behind when it ended, while the supervisor lives;
-    /// `None`: the time between the deadlines, or `grace` without deadlines.
+    /// Time from SIGTERM to SIGKILL for what the command left behind, while the supervisor lives. `None`: that
+    /// between the deadlines, else `grace`.
     pub left_behind: Option<Duration>,
-    /// Longest time from the supervisor's death to SIGKILL, if the lock dies with the supervisor. It shortens a
-    /// longer drain, and orders that have not begun are dropped. `None`: the lock outlives the supervisor, and
-    /// what it granted stays granted.
+    /// Longest time from the supervisor's death to SIGKILL, if the lock dies with the supervisor: cuts a longer
+    /// drain and drops orders that have not begun. `None`: the lock outlives the supervisor.
     pub orphan_grace: Option<Duration>,
-    /// Callback with the last release info, when the supervisor is dead and the tree is empty. It may allocate,
-    /// build a runtime and take its time; then the guardian exits.
+    /// Callback with the last release info, after the supervisor's death and the tree's end. It may allocate
+    /// and take its time.
     pub on_orphaned: fn(&[u8]),
-    /// Variables that no program of the guardian inherits: credentials that must not be shared.
+    /// Variables that no program inherits, such as credentials.
     pub withheld: Vec<OsString>,
-    /// Another guardian under the same lease.
+    /// Tie to another guardian under the same lease.
     pub partner: Option<Partner>,
-    /// Whether the command only tells other processes that this instance is in control. The guardian cannot
-    /// kill those, so every drain begins with "not in control" in the control file. The command gets no
-    /// terminal, which belongs to them.
+    /// Whether the command only tells others that this instance is in control. The guardian cannot kill those,
+    /// so every drain begins with "not in control". The terminal is theirs.
     pub tells_others: bool,
 }
 
 impl Setup {
-    /// Makes settings without a lease: nothing is given back after the supervisor's death.
+    /// Makes settings without a lease.
     #[must_use]
     pub fn new(programs: Vec<Program>, contain: Contain, grace: Duration) -> Setup {
         Setup {
@@ -133,15 +131,14 @@ impl Setup {
 
 /// Tie between two guardians under one lease: the ends of a pipe.
 pub enum Partner {
-    /// End of the guardian that ends first, which closes with it. Only then does the other one give the lease
-    /// back.
+    /// End of the guardian that ends first; it closes with that guardian.
     Ends(OwnedFd),
-    /// End of the guardian that waits: it runs [`Setup::on_orphaned`] after the other one is gone.
+    /// End of the guardian that waits for that, before [`Setup::on_orphaned`].
     Awaits(OwnedFd),
 }
 
 impl Partner {
-    /// Makes the ends for the guardian that ends first, and for the one that waits.
+    /// Makes the first guardian's end, and the waiting one's.
     ///
     /// # Errors
     /// Those of pipe(2).
@@ -160,37 +157,39 @@ impl Partner {
 /// Reason why there is no guardian.
 #[derive(Debug, thiserror::Error)]
 pub enum SetupError {
-    /// There is no command.
+    /// No command was given.
     #[error("no command was given")]
     NoCommand,
     /// A word of the command holds a NUL byte.
     #[error("the command holds a NUL byte")]
     Nul,
-    /// The process has several threads; forking is only sound with one.
+    /// Forking is only sound with one thread.
     #[error("a guardian cannot be forked from a process of {0} threads")]
     Threads(usize),
-    /// The requested kind of containment is not available here.
+    /// This kind of containment is not available.
     #[error("--contain={asked} is not available: {why}")]
     Contain {
         /// Name of that kind.
         asked: &'static str,
-        /// One line: what is missing.
+        /// Missing feature, in one line.
         why: String,
     },
-    /// The mounted /proc is another PID namespace's: a command's processes could not be found there.
+    /// Another PID namespace's /proc hides the command's processes.
     #[error(
-        "cannot watch over the command's processes: /proc is another PID namespace's, there this process is {seen}, and it is {pid}: mount this namespace's own over it (mount -t proc proc /proc; unshare --mount-proc)"
+        "cannot watch over the command's processes: /proc is another PID namespace's, there this process \
+         is {seen}, and it is {pid}: mount this namespace's own over it \
+         (mount -t proc proc /proc; unshare --mount-proc)"
     )]
     Proc {
-        /// The process id that /proc shows.
+        /// Process id in /proc.
         seen: String,
-        /// The process id that this process has.
+        /// Own process id.
         pid: u32,
     },
-    /// Child processes enter another namespace of this kind ("pid" or "time"): their process ids or their clock
-    /// would not be this process's.
+    /// Child processes enter another "pid" or "time" namespace: their ids or their clock differ.
     #[error(
-        "cannot watch over the command's processes: child processes enter another {0} namespace than this process: start trafficcop inside it (unshare --fork)"
+        "cannot watch over the command's processes: child processes enter another {0} namespace than \
+         this process: start trafficcop inside it (unshare --fork)"
     )]
     ChildrenElsewhere(&'static str),
     /// The kernel refused.
@@ -221,23 +220,22 @@ impl SetupError {
 pub struct SpawnRequest {
     /// Index into [`Setup::programs`].
     pub program: u8,
-    /// Whether it is in control until its deadline, and the control file shows that.
+    /// Whether the control file shows its deadline.
     pub in_control: bool,
-    /// Variables that the command's environment gains; it inherits the rest.
+    /// Variables to set; it inherits the rest.
     pub env: Vec<(OsString, OsString)>,
-    /// Variables that it loses, if this process has them.
+    /// Variables to unset.
     pub unset: Vec<OsString>,
-    /// Deadlines, unless they are moved later.
+    /// First deadlines.
     pub deadlines: Deadlines,
-    /// Signal that the guardian's own drain sends first; 0: none.
+    /// First signal of the guardian's own drain; 0: none.
     pub stop_signal: i32,
-    /// Receiver of that signal, in every drain.
+    /// Receiver of the stop signal, in every drain.
     pub stop_to: StopTo,
-    /// Lock that guardian and command keep open until the tree is empty.
+    /// Lock that stays open until the tree is empty.
     pub lock: Option<OwnedFd>,
-    /// Stdin of a program that is not in front; not together with a lock.
+    /// Stdin of a program in the background; excludes a lock.
     pub input: Option<OwnedFd>,
-    /// Information for giving the lease back: see [`Setup::on_orphaned`]. The guardian forgets it on the
-    /// supervisor's order.
+    /// Data for [`Setup::on_orphaned`], until the supervisor replaces it.
     pub release_info: Vec<u8>,
 }

@@ -1,14 +1,13 @@
 //! Frames between supervisor and guardian: 32 bytes each, little-endian, with a version byte.
 //!
-//! This module is pure: it neither reads nor writes, and never panics on its input, because the other side may
-//! send nonsense.
+//! This module is pure, and never panics on its input: the other side may send nonsense.
 //!
 //! ```text
 //! 0        1     2..4   4..8    8..16  16..24  24..32
 //! version  kind  flags  number  a      b       c
 //! ```
-//! A [`Request::Start`] or [`Request::SetReleaseInfo`] is followed by as many bytes of payload as it announces.
-//! The descriptor of the lock, or of the program's stdin, travels with the first byte of its frame.
+//! The payload that [`Request::Start`] or [`Request::SetReleaseInfo`] announces follows. The descriptor of the lock
+//! or of the program's stdin travels with the first byte of its frame.
 
 use std::ffi::OsString;
 use std::os::unix::ffi::OsStringExt;
@@ -20,14 +19,13 @@ use trafficcop_core::{Deadlines, Exit, WorkloadEvent};
 /// Length of a frame, in bytes.
 pub const FRAME: usize = 32;
 const VERSION: u8 = 1;
-// More than any environment that the kernel accepts. A longer one is nonsense, for which no memory is
-// allocated.
+// More than any environment that the kernel accepts: no memory is allocated for more.
 pub const PAYLOAD_MAX: usize = 4 << 20;
 
 /// Encoded frame.
 pub type Frame = [u8; FRAME];
 
-/// The other side sent something that this version does not know.
+/// Frame that this version does not know.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Malformed;
 
@@ -36,33 +34,26 @@ pub struct Malformed;
 pub enum Request {
     /// Start a program. The payload is the environment's changes, then the release info.
     Start {
-        /// Index of the guardian's program.
         program: u8,
-        /// Whether the control file shows its deadline.
         in_control: bool,
         deadlines: Deadlines,
         stop_signal: i32,
         stop_to: StopTo,
-        /// Bytes of `KEY=VALUE\0` (to set) and `KEY\0` (to unset) that follow.
+        /// Bytes of `KEY=VALUE\0` (to set) and `KEY\0` (to unset).
         env: u32,
-        /// Bytes of the release info that follow the environment.
         release_info: u32,
-        /// Whether the descriptor of a lock came along.
         lock: bool,
-        /// Whether the descriptor of the program's stdin came along.
         input: bool,
     },
-    /// Use these deadlines from now on.
     Extend(Deadlines),
-    /// Signal the group; kill at the earlier of this moment and `kill_at`.
+    /// Kill at the earlier of this moment and `kill_at`.
     Drain { signal: i32, end_of_grace: Instant },
-    /// Kill the whole tree now.
     Kill,
     /// Pass a signal on to the main process.
     Signal(i32),
-    /// Continue a stopped command, in the foreground if it was there.
+    /// In the foreground if it was there.
     Resume,
-    /// Replace the release info; as many bytes follow.
+    /// Replace the release info, of so many bytes.
     SetReleaseInfo { release_info: u32 },
     /// Answer with the same number.
     Ping(u64),
@@ -73,17 +64,13 @@ pub enum Request {
 /// Report of the guardian to the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
-    /// The guardian is set up.
     Ready,
-    /// The guardian could not be set up, with this error number.
     Unready { errno: i32 },
-    /// Something happened to the tree.
     Workload(WorkloadEvent),
     /// Answer to [`Request::Ping`].
     Pong(u64),
 }
 
-/// Fields of a frame; their meaning depends on the kind.
 #[derive(Default)]
 struct Fields {
     kind: u8,
@@ -108,7 +95,7 @@ impl Fields {
     }
 
     fn unpack(frame: &Frame) -> Result<Fields, Malformed> {
-        // Both sides are one program: another version is nonsense.
+        // Both sides are one program.
         if frame[0] != VERSION {
             return Err(Malformed);
         }
@@ -138,7 +125,6 @@ fn split(both: u64) -> (u32, u32) {
 }
 
 impl Request {
-    /// Returns the number of bytes that follow the frame.
     pub fn payload(self) -> usize {
         match self {
             Request::Start {
@@ -253,7 +239,7 @@ impl Request {
             9 => Request::Dismiss,
             _ => return Err(Malformed),
         };
-        // Refuse it before waiting for it: the guardian would read payload for ever, and no order.
+        // Now: the guardian would read payload for ever, and no order.
         if request.payload() > PAYLOAD_MAX {
             return Err(Malformed);
         }
@@ -285,7 +271,7 @@ impl Event {
                 WorkloadEvent::Started { pid } => numbered(66, pid),
                 WorkloadEvent::NotStarted { errno } => numbered(67, errno),
                 WorkloadEvent::Stopped => plain(68),
-                // The two need a kind each: a number cannot tell a status from a signal.
+                // A number cannot tell a status from a signal.
                 WorkloadEvent::Exited(Exit::Code(code)) => numbered(69, i32::from(code)),
                 WorkloadEvent::Exited(Exit::Signal(signal)) => numbered(70, signal),
                 WorkloadEvent::LeftBehind => plain(71),
@@ -293,7 +279,7 @@ impl Event {
                 WorkloadEvent::TreeStuck => plain(73),
                 WorkloadEvent::Acting => plain(74),
                 WorkloadEvent::ClockJumped => plain(75),
-                // A guardian never sends these: the supervisor refuses them.
+                // Never sent: the supervisor refuses this.
                 WorkloadEvent::Lost
                 | WorkloadEvent::HookFailed { .. }
                 | WorkloadEvent::Standby(_)
@@ -329,14 +315,14 @@ impl Event {
     }
 }
 
-/// Variable of a command's environment and its value; `None`: it is unset.
+/// Variable of the environment and its value; `None`: unset.
 pub type Change = (OsString, Option<OsString>);
 
 /// Splits `KEY=VALUE\0KEY\0KEY=VALUE\0`.
 pub fn variables(bytes: &[u8]) -> Vec<Change> {
     bytes
         .split(|byte| *byte == 0)
-        // A NUL ends each entry, so the last one is empty.
+        // A NUL ends each entry.
         .filter(|entry| !entry.is_empty())
         .map(|entry| {
             let middle = entry.iter().position(|byte| *byte == b'=');

@@ -1,9 +1,7 @@
-//! A process in the command's group that dies of the terminal's SIGINT or SIGQUIT, and so shows the guardian
-//! that it came.
+//! A process in the command's group that shows the terminal's SIGINT or SIGQUIT by dying of it.
 //!
-//! The terminal sends these to the foreground group alone. The command may handle them and exit 0, and then
-//! nothing else would show that a person wanted to end the whole job. The witness has no descriptors, does
-//! nothing, and dies with its guardian.
+//! The terminal signals the foreground group alone. If the command handles that and exits 0, nothing else shows
+//! that a person wanted to end the whole job.
 
 use nix::sys::prctl;
 use nix::sys::signal::{SigSet, Signal};
@@ -13,9 +11,8 @@ use trafficcop_core::clock::Instant;
 
 use super::raw::{self, Whose};
 
-/// Signals that a person types to end a job.
 const TYPED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
-// Looks until a signalled witness must have died. It only has to be scheduled.
+// A signalled witness only has to be scheduled.
 const LOOKS: u32 = 50;
 const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
 
@@ -23,12 +20,12 @@ const LOOK_INTERVAL: std::time::Duration = std::time::Duration::from_millis(1);
 pub(super) struct Witness {
     pid: Option<i32>,
     group: i32,
-    /// Signal that it died of last, and when.
+    /// Last typed signal, and when.
     typed: Option<(i32, Instant)>,
 }
 
 impl Witness {
-    /// Watches this group, whose leader was just forked. If the fork fails, the guardian sees no signals.
+    /// If the fork fails, no signal is noticed.
     pub(super) fn begin(&mut self, group: i32) {
         *self = Witness {
             group,
@@ -63,7 +60,7 @@ impl Witness {
             }
         });
         if let Ok(pid) = forked {
-            // Parent and child both do this, so that it is done before either relies on it.
+            // Both processes do this, so that it is done before either relies on it.
             let _ = setpgid(member(pid), group);
             self.pid = Some(pid);
         }
@@ -80,7 +77,7 @@ impl Witness {
         }
     }
 
-    /// Reaps the witness if it has died; returns whether a typed signal killed it.
+    /// Returns whether a typed signal killed it.
     fn take_in(&mut self, now: Instant) -> bool {
         let Some(pid) = self.pid else { return false };
         let Ok(Some((_, exit))) = raw::waitid(Whose::Child(pid), libc::WEXITED) else {
@@ -95,11 +92,10 @@ impl Witness {
         true
     }
 
-    /// Ends the witness, because the command has ended. Returns the signal that was typed last, and when.
+    /// Returns the last typed signal, and when.
     pub(super) fn end(&mut self, now: Instant) -> Option<(i32, Instant)> {
         if let Some(pid) = self.pid {
-            // The kernel delivers the pending signal with the smallest number first: an interrupt that the
-            // witness had no time for yet, and SIGTERM only without one.
+            // Pending signals come smallest number first: an interrupt before this SIGTERM.
             raw::kill(pid, libc::SIGTERM);
             raw::kill(pid, libc::SIGCONT);
             for _ in 0..LOOKS {

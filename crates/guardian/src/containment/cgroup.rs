@@ -1,10 +1,9 @@
 //! A cgroup (version 2) of the command's own, which the kernel kills at one stroke, even if its processes fork,
 //! daemonise or change their user meanwhile.
 //!
-//! `fork` makes it before the guardian exists, so that guardian and supervisor both hold it. The guardian
-//! spawns into it, either of them kills it, and the supervisor removes it. The cgroup of this process, which it
-//! lies in, stays as it was: no controller is enabled and no process is moved. After [`Cgroup::prepare`]
-//! nothing here allocates but [`Cgroup::remove`] and [`Cgroup::clear`].
+//! Guardian and supervisor both hold it. The guardian spawns into it, either kills it, and the supervisor
+//! removes it. It lies in the cgroup of this process, which stays as it was: no controller is enabled and no
+//! process is moved. After [`Cgroup::prepare`] only [`Cgroup::remove`] and [`Cgroup::clear`] allocate.
 
 use std::fs;
 use std::io;
@@ -26,49 +25,46 @@ use trafficcop_core::machine::procfs;
 use trafficcop_core::util::flock;
 
 const ADVICE: &str = "run as root, or below a delegated cgroup (systemd: Delegate=yes in the unit)";
-/// Beginning of a cgroup's name. Three numbers with dots between them follow: the PID namespace, the
-/// supervisor's pid in it, and a count of its cgroups.
+/// Three numbers follow, with dots between: the PID namespace, the supervisor's pid in it, and a count.
 const PREFIX: &str = "trafficcop-";
 const EMPTY: &[u8] = b"populated 0";
 const POPULATED: &[u8] = b"populated 1";
-/// Attempts to make a cgroup and lock it before a sweeper removes it.
+/// Attempts to make and lock a cgroup before a sweeper removes it.
 const TRIES: usize = 16;
-/// Time that the start of an instance waits for the leftovers of dead ones to die.
+/// Wait for leftovers of dead instances to die.
 const AT_THE_START: Duration = Duration::from_secs(1);
-/// Time that the start of a command waits for that: less than the supervisor waits for its guardian.
+/// Likewise; less than the supervisor waits for its guardian.
 const BEFORE_A_COMMAND: Duration = Duration::from_secs(5);
 
 /// Cgroup that only the command's tree lives in.
 #[derive(Debug)]
 pub struct Cgroup {
     path: PathBuf,
-    /// The directory, whose lock says that an instance watches over it: see [`sweep`].
+    /// Holds the lock that marks the cgroup as in use: see [`sweep`].
     watch: OwnedFd,
     kill: OwnedFd,
     events: OwnedFd,
     procs: OwnedFd,
-    /// Whether processes can be born inside: see [`Cgroup::bears`].
+    /// See [`Cgroup::bears`].
     bears: AtomicBool,
 }
 
 impl Cgroup {
-    /// Makes a cgroup below that of this process, untried. First sweeps away what dead instances left there,
-    /// and kills what still runs in it: the tree of a dead guardian and a dead supervisor has no control over
-    /// anything.
+    /// Makes a cgroup below that of this process, untried. First it kills and removes what dead instances left:
+    /// without guardian and supervisor, a tree controls nothing.
     ///
     /// # Errors
-    /// One line that says what is missing and what to do.
+    /// One line: what is missing and what to do.
     pub fn prepare() -> Result<Cgroup, String> {
         let home = home().map_err(refused)?;
-        // The start of a command tries again to end what does not die in this time.
         let _ = sweep(&home, AT_THE_START);
         Cgroup::make(&home).map_err(refused)
     }
 
-    /// Checks that a cgroup is available, on one that is removed again. Leftovers stay as they are.
+    /// Checks that a cgroup is available: makes and removes one.
     ///
     /// # Errors
-    /// One line that says what is missing and what to do.
+    /// One line: what is missing and what to do.
     pub fn available() -> Result<(), String> {
         let made = home()
             .and_then(|home| Cgroup::make(&home))
@@ -76,17 +72,16 @@ impl Cgroup {
         made.try_out().map(drop)
     }
 
-    /// Tries with a process that it works: birth inside (or the way in), and the count. Returns false if the
-    /// trial shows that no process can be born in it, which a guardian that was forked before does not know.
+    /// Tries it with a process: the way in, and the count. False: no process can be born in it, which a
+    /// guardian that was forked before does not know.
     ///
     /// # Errors
-    /// One line that says what is missing and what to do.
+    /// One line: what is missing and what to do.
     pub fn try_out(&self) -> Result<bool, String> {
         if self.was_seen_from_inside() {
             return Ok(true);
         }
-        // Without the quick way (another architecture, a filter of system calls), do the same with a fork,
-        // which may still be born inside.
+        // A fork may still be born inside (another architecture, a filter of system calls).
         if self.was_seen_by_a_fork().is_ok() {
             return Ok(true);
         }
@@ -96,8 +91,7 @@ impl Cgroup {
         Ok(false)
     }
 
-    /// Ends and removes what instances that died since have left beside this one. Returns whether all of it is
-    /// dead.
+    /// Removes what dead instances left beside this one. Returns whether all of it is dead.
     pub(crate) fn sweep_beside(&self) -> bool {
         let home = self.path.parent();
         home.is_none_or(|home| sweep(home, BEFORE_A_COMMAND))
@@ -105,7 +99,7 @@ impl Cgroup {
 
     fn make(home: &Path) -> Result<Cgroup, String> {
         static COUNT: AtomicU32 = AtomicU32::new(0);
-        // Two supervisors can have the same pid, each in a namespace of its own.
+        // Two supervisors can have the same pid, in two namespaces.
         let space = fs::metadata("/proc/self/ns/pid").map_or(0, |space| space.ino());
         let mut tries = 0;
         loop {
@@ -113,7 +107,7 @@ impl Cgroup {
             let name = format!("{PREFIX}{space}.{}.{number}", std::process::id());
             let path = home.join(name);
             match mkdir(&path, Mode::from_bits_truncate(0o755)) {
-                // Whatever the umask is: a sweeper, even of another user, must see that this cgroup is in use.
+                // Despite the umask: a sweeper of another user must see that this cgroup is in use.
                 Ok(()) => drop(fs::set_permissions(
                     &path,
                     fs::Permissions::from_mode(0o755),
@@ -127,7 +121,7 @@ impl Cgroup {
                 Ok(None) => None,
                 Err(why) => Some(why),
             };
-            // A sweeper took it for a leftover before it was locked here, and has locked or removed it.
+            // A sweeper took it for a leftover.
             let removed = fs::remove_dir(&path);
             let swept = why.is_none() || removed.is_err() && !path.exists();
             if !swept || tries == TRIES {
@@ -137,7 +131,7 @@ impl Cgroup {
         }
     }
 
-    /// Locks and opens a new cgroup; `None`: a sweeper was faster and takes it for a leftover.
+    /// `None`: a sweeper was faster.
     fn occupy(path: &Path) -> Result<Option<Cgroup>, String> {
         let open = |file: &str, flags: OFlag| {
             open_at(path, file, flags).map_err(|e| match e {
@@ -148,7 +142,6 @@ impl Cgroup {
             })
         };
         let watch = open(".", OFlag::O_RDONLY | OFlag::O_DIRECTORY)?;
-        // On a file system whose directories cannot be locked, no instance sweeps.
         if flock(&watch, FlockArg::LockExclusiveNonblock) == Err(Errno::EWOULDBLOCK) {
             return Ok(None);
         }
@@ -166,12 +159,11 @@ impl Cgroup {
         self.bears.store(false, Ordering::Relaxed);
     }
 
-    /// Whether [`Cgroup::fork`] lets the child be born inside, so that it need not move. A move waits until all
-    /// processors have passed a quiet point of the kernel, some 15 ms on an idle machine; a birth does not.
+    /// Whether [`Cgroup::fork`] lets the child be born inside. A move takes some 15 ms on an idle machine,
+    /// until all processors have passed a quiet point of the kernel.
     ///
-    /// Birth needs clone3, and a cgroup that was never killed: the kernel would take the child for one that was
-    /// being born then, and kill it (seen on Linux 6.18, which compares the count of kills of the parent's
-    /// cgroup with that of the child's).
+    /// Birth needs clone3, and a cgroup that was never killed: Linux 6.18 compares its count of kills with that
+    /// of the parent's cgroup, takes the child for unborn at the kill, and kills it.
     #[must_use]
     pub fn bears(&self) -> bool {
         self.bears.load(Ordering::Relaxed)
@@ -180,7 +172,7 @@ impl Cgroup {
     /// Forks; the child is inside before it goes on.
     ///
     /// # Errors
-    /// The child could not be born inside, or not move there; there is none then.
+    /// The child could not get inside; there is no child then.
     ///
     /// # Safety
     /// If the process has other threads, the child may only make async-signal-safe calls.
@@ -225,8 +217,7 @@ impl Cgroup {
         }
     }
 
-    /// Whether a process that was born inside was counted, and not any more after its end. This takes a third
-    /// of the time of a trial with a fork.
+    /// Takes a third of the time of a trial by fork.
     fn was_seen_from_inside(&self) -> bool {
         let mut text = [0; 128];
         raw::look_from_inside(self.watch.as_fd(), self.events.as_fd(), &mut text)
@@ -262,49 +253,48 @@ impl Cgroup {
         }
     }
 
-    /// Returns the file that a process writes "0" to, to move inside, if it was not born there.
+    /// Returns the file to write "0" to, for a process born outside.
     #[must_use]
     pub fn join(&self) -> BorrowedFd<'_> {
         self.procs.as_fd()
     }
 
-    /// Kills everything inside, sub-cgroups and processes that are being forked included.
+    /// Kills everything inside, sub-cgroups and unfinished forks included.
     ///
     /// # Errors
-    /// Those of write(2): the cgroup is gone (ENODEV).
+    /// Those of write(2). ENODEV: the cgroup is gone.
     pub fn kill(&self) -> io::Result<()> {
         self.bear_no_more();
         nix::unistd::write(&self.kill, b"1")?;
         Ok(())
     }
 
-    /// Whether nothing lives inside, sub-cgroups included. A zombie does not live. A removed cgroup is empty;
-    /// one that cannot be read is not.
+    /// Whether nothing lives inside; a zombie does not live. A removed cgroup is empty, an unreadable one is
+    /// not.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         is_empty(&self.events)
     }
 
-    /// Returns a descriptor with POLLPRI when [`Cgroup::is_empty`] may have changed since its last call.
+    /// Returns a descriptor with POLLPRI when [`Cgroup::is_empty`] may have changed.
     #[must_use]
     pub fn events(&self) -> BorrowedFd<'_> {
         self.events.as_fd()
     }
 
-    /// Returns all that a forked process needs to use it, and the lock that marks it as watched.
+    /// Returns what a forked process needs to use it.
     #[must_use]
     pub fn descriptors(&self) -> [RawFd; 4] {
         [&self.watch, &self.kill, &self.events, &self.procs].map(AsRawFd::as_raw_fd)
     }
 
-    /// Returns its path, for people.
+    /// Returns its path.
     #[must_use]
     pub fn path(&self) -> &Path {
         &self.path
     }
 
-    /// Removes the sub-cgroups that a command made, as far as possible, and thaws it: the next command must not
-    /// start frozen.
+    /// Removes sub-cgroups, and thaws: the next command must not start frozen.
     pub(crate) fn clear(&self) {
         if let Ok(freeze) = open_at(&self.path, "cgroup.freeze", OFlag::O_WRONLY) {
             let _ = nix::unistd::write(&freeze, b"0");
@@ -314,17 +304,16 @@ impl Cgroup {
         }
     }
 
-    /// Removes it, with the sub-cgroups that the command made. Succeeds if it is already gone.
+    /// Removes it, with sub-cgroups, unless it is already gone.
     ///
     /// # Errors
-    /// Those of rmdir(2): EBUSY while something lives inside.
+    /// EBUSY while something lives inside.
     pub fn remove(&self) -> io::Result<()> {
         remove(&self.path)
     }
 }
 
 impl Drop for Cgroup {
-    /// Removes the cgroup, in the process that drops it last. If something lives in it, a later sweep does.
     fn drop(&mut self) {
         let _ = self.remove();
     }
@@ -335,7 +324,6 @@ fn home() -> Result<PathBuf, String> {
     find_home(&read("/proc/self/cgroup")?, &read("/proc/self/mountinfo")?)
 }
 
-/// Finds it in the text of the two files of proc(5).
 fn find_home(membership: &str, mounts: &str) -> Result<PathBuf, String> {
     let path = membership
         .lines()
@@ -373,11 +361,10 @@ fn refused(why: String) -> String {
     format!("no cgroup available: {why}; {ADVICE}")
 }
 
-/// Ends and removes the cgroups that dead instances left beside this one; returns whether all of that is dead.
+/// Ends and removes the cgroups of dead instances; returns whether all of that is dead.
 ///
-/// A cgroup is left over when no process holds its lock: neither supervisor nor guardian, in any PID namespace.
-/// A pid means another process in each. An instance whose new cgroup is swept before it is locked makes
-/// another.
+/// In a leftover cgroup no process holds the lock. Pids would not do: they differ between PID namespaces. An
+/// instance whose new cgroup is swept before it is locked makes another.
 fn sweep(home: &Path, patience: Duration) -> bool {
     let until = Instant::now() + patience;
     let Ok(beside) = subdirectories(home) else {
@@ -393,8 +380,7 @@ fn sweep(home: &Path, patience: Duration) -> bool {
             all &= !path.exists();
             continue;
         };
-        // This lock is shared with other sweepers: what one of them has found may live on, and each waits for
-        // its end.
+        // Shared: another sweeper's find may live on, and each waits for its end.
         if flock(&dir, FlockArg::LockSharedNonblock).is_ok() {
             all &= end(&path, until);
             let _ = remove(&path);
@@ -403,12 +389,11 @@ fn sweep(home: &Path, patience: Duration) -> bool {
     all
 }
 
-/// Kills all that lives in the cgroup at this path; returns whether nothing lives there any more.
+/// Returns whether nothing lives there any more.
 fn end(path: &Path, until: Instant) -> bool {
     let Ok(events) = open_at(path, "cgroup.events", OFlag::O_RDONLY) else {
         return !path.exists();
     };
-    // If it may not be killed, the loop below sees it live on.
     if let Ok(kill) = open_at(path, "cgroup.kill", OFlag::O_WRONLY) {
         let _ = nix::unistd::write(&kill, b"1");
     }
@@ -417,7 +402,6 @@ fn end(path: &Path, until: Instant) -> bool {
         if left == 0 {
             return false;
         }
-        // Reading has armed the event.
         let wait = PollTimeout::try_from(left).unwrap_or(PollTimeout::MAX);
         raw::poll([events.as_fd()], PollFlags::POLLPRI, wait);
     }
@@ -455,7 +439,6 @@ fn says(text: &[u8], what: &[u8]) -> bool {
 fn remove(path: &Path) -> io::Result<()> {
     let gone = |e: &io::Error| e.kind() == io::ErrorKind::NotFound;
     match fs::remove_dir(path) {
-        // A cgroup with sub-cgroups gives the same error as one with processes.
         Err(e) if e.kind() == io::ErrorKind::ResourceBusy => {}
         Err(e) if gone(&e) => return Ok(()),
         done => return done,
@@ -551,8 +534,7 @@ mod tests {
         let sweeper = open_at(swept.path(), ".", OFlag::O_RDONLY).unwrap();
         flock(&sweeper, FlockArg::LockSharedNonblock).unwrap();
         assert!(matches!(Cgroup::occupy(swept.path()), Ok(None)));
-        // Use another one here: a test that forks in parallel keeps the first one's lock until it executes
-        // something.
+        // A test that forks in parallel keeps the first one's lock until its exec.
         assert!(Cgroup::occupy(left.path()).is_err(), "no cgroup");
     }
 
@@ -574,8 +556,6 @@ mod tests {
         assert_eq!(made, Ok(()));
     }
 
-    /// Two simultaneous sweepers do not count as owners for each other, and processes that cannot be killed are
-    /// not gone.
     #[test]
     fn populated_cgroup_is_not_gone_because_another_sweeps_it() {
         let home = tempfile::tempdir().unwrap();
@@ -619,14 +599,12 @@ mod tests {
         let Some(cgroup) = fresh() else { return };
         let quick = cgroup.was_seen_from_inside();
         let slow = cgroup.was_seen_by_a_fork();
-        // Without assembly for this architecture the quick trial fails, and the longer one decides.
+        // Without assembly the quick trial fails.
         assert_eq!(quick, slow.is_ok() && cfg!(target_arch = "x86_64"));
         assert_eq!(cgroup.try_out(), Ok(slow.is_ok()));
-        // Move in, because no process can be born inside now.
         cgroup.bear_no_more();
         assert_eq!(cgroup.was_seen_by_a_fork(), Ok(()));
-        // No process can be born in a cgroup that was killed: see `Cgroup::bears`. The trial must not hang
-        // either.
+        // No birth inside any more: see `Cgroup::bears`. The trial must not hang either.
         cgroup.kill().expect("it is there");
         assert!(!cgroup.was_seen_from_inside());
         assert!(cgroup.is_empty());
@@ -635,7 +613,7 @@ mod tests {
     #[test]
     fn trial_whose_parent_died_leaves_the_cgroup_empty() {
         let Some(cgroup) = fresh() else { return };
-        // SAFETY: the child makes a process, which allocates nothing, and leaves without waiting for it.
+        // SAFETY: the child only forks, without allocating, and leaves.
         let pid = match unsafe { raw::fork() }.expect("forked") {
             // SAFETY: as above.
             Forked::Child => raw::exit(match unsafe { cgroup.fork() } {

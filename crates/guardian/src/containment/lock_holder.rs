@@ -1,14 +1,12 @@
 //! The lock holder: a tiny process outside of the namespace that holds a file's lock until the namespace is
 //! empty.
 //!
-//! When a namespace's init dies, the kernel closes init's descriptors first and only then kills the others;
-//! supervisor and guardian may be dead before that. A lock that only these held would be free while a process
-//! of the command, which has closed its copy, still runs its last instructions.
+//! A dying init first loses its descriptors; only then does the kernel kill the others. Supervisor and guardian
+//! may be dead by then. Without another holder the lock would be free while a process of the command, which has
+//! closed its copy, still runs its last instructions.
 //!
-//! The lock holder outlives all three: it waits for init's pidfd, which becomes readable only when the
-//! namespace is empty, and ends. Without a guardian, the dead main process waits for a foreign process to reap
-//! it, and init waits for that: so a namespace with only dead processes counts as empty, too. The lock holder
-//! must never do anything else.
+//! It waits for init's pidfd, which becomes readable when the namespace is empty. Without a guardian, init
+//! waits for the dead main process to be reaped: so a namespace of dead processes counts as empty.
 
 use std::io;
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -18,20 +16,18 @@ use nix::poll::{PollFlags, PollTimeout};
 use super::super::raw::{self, Forked, Quiet};
 use super::Pidns;
 
-/// Name of the lock holder. A kill by name that hits supervisor and guardian spares it.
+/// Spared by a kill by the product's name.
 pub const NAME: &std::ffi::CStr = c"lock-until-gone";
 
-/// Longest wait between two looks at a namespace without a guardian, in ms.
+/// Milliseconds.
 const LONGEST_NAP: u8 = 50;
 
-/// Starts the lock holder of `lock` for a namespace, as a child of the caller with a session of its own. It
-/// ends by itself; the caller reaps it, and spares it when it kills its children.
+/// Starts the lock holder of `lock`, a child of the caller, which reaps it and spares it in kills.
 ///
 /// # Errors
 /// Those of fork(2).
 pub fn start(lock: BorrowedFd<'_>, namespace: &Pidns) -> io::Result<i32> {
     let quiet = Quiet::begin();
-    // SAFETY: the child makes system calls only.
     match unsafe { raw::fork() }? {
         Forked::Parent(pid) => {
             drop(quiet);
@@ -47,7 +43,7 @@ fn keep(lock: BorrowedFd<'_>, namespace: &Pidns) -> ! {
     let (end, guardian) = (namespace.pidfd(), namespace.guardian());
     let mut kept = [lock, end, guardian].map(|fd| fd.as_raw_fd());
     kept.sort_unstable();
-    // If they cannot be closed, a pipe that stays open is the smaller evil.
+    // A pipe that stays open is the smaller evil.
     let _ = super::close_all_but(&kept);
     while !raw::poll([end, guardian], PollFlags::POLLIN, PollTimeout::NONE) {}
     let mut nap = 1;

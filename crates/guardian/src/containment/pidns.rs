@@ -1,20 +1,18 @@
-//! A PID namespace of the command's own: the kernel kills all of it at one stroke when its init dies, whatever
-//! happens to supervisor and guardian.
+//! A PID namespace of the command's own: when its init dies, the kernel kills all of it at one stroke.
 //!
 //! ```text
 //! guardian ─┬─ init (pid 1 of the namespace): reaps orphans, dies with the guardian or at the deadline
 //!           └─ the command's main process, in the namespace, with a /proc of its own
 //! ```
-//! The guardian stays the parent of the main process, so that statuses, job control and the kill of every
-//! direct child work as without a namespace. For that a midwife (a child of the guardian that lives for a
-//! millisecond) joins the namespace and forks the main process on the guardian's behalf.
+//! The guardian stays the parent of the main process: statuses, job control and kills of direct children work as
+//! without a namespace. For that a midwife, a short-lived child of the guardian, joins the namespace and forks the
+//! main process on the guardian's behalf.
 //!
-//! Init stands in for the guardian. It dies, and everything with it, when the guardian dies (PDEATHSIG, and the
-//! end of their socket). It also dies at the deadline, even if guardian and supervisor are both stopped: it
-//! reads the deadline from a page it shares with the guardian.
+//! Init dies with the guardian (PDEATHSIG, and the end of their socket). It also dies at the deadline, which it
+//! reads from a shared page, even if guardian and supervisor are both stopped.
 //!
-//! Without privilege the namespace lies in a user namespace, in which the command keeps its user id. Nothing
-//! here allocates after the probe.
+//! Without privilege there is a user namespace around, in which the command keeps its user id. Nothing here
+//! allocates after the probe.
 
 use std::io::{self, Write as _};
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -38,37 +36,34 @@ use super::super::raw::{self, Clone3, Forked, Quiet};
 use super::super::shared_memory::{Mapping, SharedDeadline};
 use trafficcop_core::clock::Instant;
 
-/// Delay of init after the deadline: the guardian acts first, and reports what it did.
+/// The guardian acts and reports before init.
 const INIT_MARGIN: Duration = Duration::from_millis(100);
 
-/// Living namespace, as the guardian holds it.
+/// Living namespace.
 #[derive(Debug)]
 pub struct Pidns {
     init: i32,
     pidfd: OwnedFd,
-    /// Socket to init: one byte is a signal for every process; its end is the guardian's death.
+    /// Socket to init: a byte is a signal for all, its end the guardian's death.
     control: OwnedFd,
-    /// Pidfd of the guardian, with which the main process checks that it lives: inside, the main process has no
-    /// parent to ask for.
+    /// Shows the main process that the guardian lives: inside, `getppid` is 0.
     guardian: OwnedFd,
-    /// Deadline, and the pid of the main process as seen outside.
     deadline: Mapping<SharedDeadline>,
-    /// The guardian's capability bounding set, if there is a user namespace to join: that begins with a full
-    /// one.
+    /// The guardian's capability bounding set, for a user namespace, which begins with a full one.
     user: Option<u64>,
 }
 
 impl Pidns {
-    /// Checks that such a namespace is available, by a trial with a process in it.
+    /// Checks with a process that such a namespace is available.
     ///
     /// # Errors
-    /// One line that says what is missing and what to do.
+    /// One line: what is missing and what to do.
     pub fn available() -> Result<(), String> {
         probe().map_err(|why| format!("no PID namespace available: {why}"))
     }
 
-    /// Makes a namespace with nothing but its init in it, a child of the caller. It lasts until
-    /// [`Pidns::kill`], the death of the calling thread, or a little after `kill_at`.
+    /// Makes a namespace with init alone, a child of the caller. It lasts until [`Pidns::kill`], the death of
+    /// the calling thread, or [`INIT_MARGIN`] after `kill_at`.
     ///
     /// # Errors
     /// Those of clone3(2) and of user_namespaces(7).
@@ -148,11 +143,11 @@ impl Pidns {
         }
     }
 
-    /// Forks; the child is in the namespace, a child of the caller, has a /proc of its own, and dies with the
-    /// caller. PDEATHSIG is set, and the child has checked that the caller lives: `getppid` is 0 in there.
+    /// Forks a child of the caller in the namespace, with a /proc of its own. PDEATHSIG is set, and the child
+    /// has checked that the caller lives.
     ///
     /// # Errors
-    /// The child could not be brought there; there is none then.
+    /// The child could not be brought there; there is no child then.
     ///
     /// # Safety
     /// If the process has other threads, the child may only make async-signal-safe calls.
@@ -232,7 +227,7 @@ impl Pidns {
             return Err(Errno::ESRCH);
         }
         unshare(CloneFlags::CLONE_NEWNS)?;
-        // Later mounts outside appear in here too, but not the other way round.
+        // Later mounts outside appear inside, too.
         mount(
             None::<&str>,
             "/",
@@ -255,14 +250,14 @@ impl Pidns {
         Ok(())
     }
 
-    /// Lets the namespace live until this moment.
+    /// Moves the deadline.
     pub fn extend(&self, kill_at: Instant) {
         self.deadline
             .kill_at
             .store(kill_at.as_nanos(), Ordering::Release);
     }
 
-    /// Makes init send a signal to every process of the namespace but itself.
+    /// Makes init signal all other processes inside.
     ///
     /// # Errors
     /// Init is dead (EPIPE), or does not read (EAGAIN).
@@ -273,15 +268,13 @@ impl Pidns {
         Ok(())
     }
 
-    /// Kills everything in the namespace, by killing its init, and returns at once. The caller has to reap the
-    /// main process before init's death is complete.
+    /// Kills init, and so everything inside. Returns at once: init dies only after the caller has reaped the
+    /// main process.
     pub fn kill(&self) {
-        // This only fails because init is already dead.
         let _ = raw::pidfd_signal(self.pidfd.as_fd(), libc::SIGKILL);
     }
 
-    /// Whether only init is left, once the main process was reaped: everything else is, sooner or later, a
-    /// child of init. Returns false if that is unknown.
+    /// Whether only init is left, after the main process was reaped. Returns false if that is unknown.
     #[must_use]
     pub fn is_empty(&self) -> bool {
         if self.is_over() {
@@ -302,21 +295,19 @@ impl Pidns {
         }
     }
 
-    /// Whether only init lives, for a dead guardian: the main process may then never be reaped.
+    /// Without a guardian, the dead main process may stay unreaped.
     pub(super) fn holds_only_the_dead(&self) -> bool {
         let is_dead = match self.deadline.main.load(Ordering::Acquire) {
             0 => true,
             pid => match raw::pidfd_open(pid) {
-                // It is readable when the process has ended, reaped or not.
                 Ok(pidfd) => raw::is_readable(pidfd.as_fd()),
                 Err(e) => e.raw_os_error() == Some(libc::ESRCH),
             },
         };
-        // The order matters: children of the main process are init's before its end is visible.
+        // In this order: children of the main process are init's before its end is visible.
         is_dead && self.is_empty()
     }
 
-    /// Returns a descriptor that is readable when the guardian is dead.
     pub(super) fn guardian(&self) -> BorrowedFd<'_> {
         self.guardian.as_fd()
     }
@@ -327,20 +318,19 @@ impl Pidns {
         raw::is_readable(self.pidfd.as_fd())
     }
 
-    /// Returns init's pid, as the guardian sees it: a child to be reaped like any other.
+    /// Returns init's pid outside, to be reaped.
     #[must_use]
     pub fn init(&self) -> i32 {
         self.init
     }
 
-    /// Returns a descriptor that is readable when the namespace is empty for good.
+    /// Returns a descriptor that is readable when init is dead.
     #[must_use]
     pub fn pidfd(&self) -> BorrowedFd<'_> {
         self.pidfd.as_fd()
     }
 }
 
-/// Messages of midwife and main process to the guardian.
 #[derive(Clone, Copy)]
 enum Note {
     Born = 1,
@@ -352,14 +342,12 @@ fn tell(to: &OwnedFd, word: Note, value: i32) {
     let mut record = [0; 8];
     record[..4].copy_from_slice(&(word as i32).to_ne_bytes());
     record[4..].copy_from_slice(&value.to_ne_bytes());
-    // Without a reader, the guardian is dead, and this process is soon.
     let _ = write(to, &record);
 }
 
 fn hear(from: &OwnedFd) -> Option<(Note, i32)> {
     let mut record = [0; 8];
     loop {
-        // Writes of this length to a pipe are not torn.
         match read(from, &mut record) {
             Ok(8) => {}
             Err(Errno::EINTR) => continue,
@@ -376,8 +364,8 @@ fn hear(from: &OwnedFd) -> Option<(Note, i32)> {
     }
 }
 
-/// Runs init. It blocks every signal that can be blocked (it would ignore those from inside anyway), and
-/// ignores SIGCHLD, so that the kernel reaps for it.
+/// Init blocks all signals (those from inside have no effect on it anyway), and ignores SIGCHLD, so that the
+/// kernel reaps for it.
 fn run_init(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32)>) -> ! {
     let ready = ascend(control, user);
     let errno = ready.as_ref().map_or_else(|e| *e as i32, |_| 0);
@@ -402,16 +390,15 @@ fn run_init(control: &OwnedFd, deadline: &SharedDeadline, user: Option<(u32, u32
         let mut byte = [0];
         match recv(control.as_raw_fd(), &mut byte, MsgFlags::MSG_DONTWAIT) {
             Ok(1) if i32::from(byte[0]) == libc::SIGKILL => end_all(),
-            // -1 is every process of the namespace but init.
+            // -1: every process of the namespace but init.
             Ok(1) => raw::kill(-1, i32::from(byte[0])),
             Err(Errno::EAGAIN | Errno::EINTR) => {}
-            // The guardian is dead, or has closed its end.
             _ => end_all(),
         }
     }
 }
 
-/// Kills every other process, and ends. The kernel would kill them as well, but only late in init's end.
+/// The kernel would kill the others only late in init's end.
 fn end_all() -> ! {
     raw::kill(-1, libc::SIGKILL);
     raw::exit(0)
@@ -419,13 +406,12 @@ fn end_all() -> ! {
 
 fn ascend(control: &OwnedFd, user: Option<(u32, u32)>) -> nix::Result<TimerFd> {
     if let Some((user, group)) = user {
-        // Keep the user id. The kernel demands this order: no gid_map before setgroups is denied.
+        // The kernel demands this order: no gid_map before setgroups is denied.
         put(c"/proc/self/setgroups", b"deny")?;
         put_map(c"/proc/self/uid_map", user)?;
         put_map(c"/proc/self/gid_map", group)?;
     }
-    // This comes after the change of user namespace, and before the first look at the socket: a guardian that
-    // died earlier has closed it.
+    // After the change of user namespace, and before the first look at the socket: an earlier end is seen there.
     prctl::set_pdeathsig(Signal::SIGKILL)?;
     let _ = prctl::set_name(c"namespace-init");
     raw::ignore(libc::SIGCHLD);
@@ -435,7 +421,7 @@ fn ascend(control: &OwnedFd, user: Option<(u32, u32)>) -> nix::Result<TimerFd> {
 }
 
 fn arm(timer: &TimerFd, until: Instant) -> nix::Result<()> {
-    // The kernel's own limit is smaller than the greatest `Instant`.
+    // The kernel's limit is below the greatest `Instant`.
     let at = Duration::from_nanos(until.as_nanos().min(i64::MAX as u64));
     timer.set(
         Expiration::OneShot(TimeSpec::from(at)),

@@ -1,8 +1,7 @@
-//! The machine that a guardian runs on: its descriptors, its children and what contains them.
+//! The machine that a guardian runs on.
 //!
-//! It opens the descriptors once: setting a timer needs neither memory nor a descriptor. It decides nothing
-//! about the command, except how often to try a fork, and that it begins none whose lock has died with the
-//! supervisor.
+//! The descriptors are opened once: setting a timer needs neither memory nor a descriptor. The only decisions
+//! are how often to try a fork, and to begin no command whose lock has died with the supervisor.
 
 use std::cell::Cell;
 use std::os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd};
@@ -29,9 +28,9 @@ use super::{Ready, System, Wait};
 use trafficcop_core::Deadlines;
 use trafficcop_core::clock::Instant;
 
-/// Time that another guardian's tree may take to be killed, in ms: longer than a tree that can be killed takes.
+/// Time to kill the partner's tree, in ms: more than a tree that can be killed takes.
 const PARTNER: u16 = 15_000;
-/// Pauses between attempts to fork, if the machine has no process to spare now.
+/// Pauses between forks, while the machine has no process to spare.
 const PAUSES: [Duration; 4] = [
     Duration::from_millis(20),
     Duration::from_millis(40),
@@ -39,9 +38,8 @@ const PAUSES: [Duration; 4] = [
     Duration::from_millis(160),
 ];
 
-/// Shortest wait that counts as one.
 const WAITED: Duration = Duration::from_millis(1);
-/// Number of shorter waits that may follow each other: more than the starts and ends of a command make.
+/// More than a command's start and end make.
 const RUSH: u8 = 200;
 
 pub(crate) struct Kernel {
@@ -53,15 +51,13 @@ pub(crate) struct Kernel {
     list: Children,
     rights: Vec<u8>,
     image: Option<ExecImage>,
-    /// Pipe that is open until the result of the exec is known.
+    /// Open until the result of the exec is known.
     exec_result: Option<OwnedFd>,
-    /// Number of waits in a row that had nothing to wait for, while nothing was reaped.
     rush: Cell<u8>,
 }
 
 impl Kernel {
-    /// Sets everything up, or reports to the supervisor that there is no guardian: foreign descriptors could
-    /// not be `closed`, or there are no timers and signals.
+    /// Sets everything up, or reports that there is no guardian.
     pub(crate) fn open(
         closed: nix::Result<()>,
         setup: Setup,
@@ -147,8 +143,7 @@ impl Kernel {
         }
     }
 
-    /// Rests if nothing was waited for: poll(2) cannot wait, or reports again and again what cannot be cleared
-    /// (for example a timer that cannot be set).
+    /// Rests when poll(2) cannot wait, or reports what cannot be cleared (say, a timer that cannot be set).
     fn pace(&self, can_wait: bool, waited: bool) {
         let rush = match waited {
             true => 0,
@@ -160,7 +155,6 @@ impl Kernel {
         }
     }
 
-    /// Removes what other processes saw of it, when it guards nothing any more.
     pub(crate) fn retire(mut self) {
         self.control.retire();
     }
@@ -203,7 +197,7 @@ impl System for Kernel {
     fn reap(&self, pid: i32) -> bool {
         let reaped = tree::reap(pid);
         if reaped {
-            // Progress needs no rest: a rest would lose against a storm of forks.
+            // Progress without a rest: a rest would lose against a storm of forks.
             self.rush.set(0);
         }
         reaped
@@ -235,14 +229,13 @@ impl System for Kernel {
 
     fn resume_group(&self, leader: i32) {
         if !tree::resume_stopped(|pid| tree::is_in_group(pid, leader)) {
-            // It is unknown which processes are stopped: better one signal too many than a wasted grace.
+            // Better one signal too many than a wasted grace.
             tree::signal_group(leader, libc::SIGCONT);
         }
     }
 
     fn sweep(&mut self) -> Result<(), Errno> {
-        // The partner, which runs the command under the same lease, has swept. Leftovers since then are no
-        // reason to delay a check.
+        // The partner under the same lease has swept; later leftovers must not delay a check.
         if let Some(Partner::Ends(_)) = self.setup.partner {
             return Ok(());
         }
@@ -310,7 +303,7 @@ impl System for Kernel {
                         self.context.foreground.lend();
                     }
                 }
-                // All of this takes time, and a lock that has died meanwhile may soon be another instance's.
+                // All of this takes time: a lock that died meanwhile may soon be another instance's.
                 let hangs_up = || {
                     let socket = self.fds.socket.as_fd();
                     raw::poll([socket], PollFlags::empty(), PollTimeout::ZERO)
@@ -318,12 +311,12 @@ impl System for Kernel {
                 if self.setup.orphan_grace.is_some() && hangs_up() {
                     return Err(Errno::ETIME);
                 }
-                // Take this before the fork: afterwards the child could not tell a new parent from the old one.
+                // Before the fork: afterwards the child could not tell a new parent from the old one.
                 let me = nix::unistd::getpid().as_raw();
                 spawn(me, &mut image, &self.context, handed, &self.containment)
             };
             match begin() {
-                // Other processes of the machine may end in a moment. Nothing of the command runs meanwhile.
+                // Other processes may end in a moment.
                 Err(Errno::EAGAIN) => match pauses.next() {
                     Some(pause) if Instant::now() + *pause < deadlines.first() => {
                         std::thread::sleep(*pause);
@@ -368,7 +361,7 @@ impl System for Kernel {
 
     fn typed(&mut self) -> Option<i32> {
         let now = Instant::now();
-        // A command that handles the signal and runs for longer than the grace ends for another reason.
+        // A command that handles it and outlasts the grace ends for another reason.
         let grace = self.setup.left_behind.unwrap_or(self.setup.grace);
         let typed = self.context.foreground.witness.end(now);
         typed.and_then(|(signal, at)| (now <= at + grace).then_some(signal))
@@ -397,9 +390,8 @@ impl System for Kernel {
 struct PollFds {
     socket: UnixStream,
     children: SignalFd,
-    /// Timer on the clock that counts suspend.
     deadline: TimerFd,
-    /// Timer on the wall clock, cancelled when that is set.
+    /// Cancelled when the wall clock is set.
     wall: TimerFd,
 }
 
@@ -419,11 +411,11 @@ impl PollFds {
     }
 
     fn arm(&self, next: Instant) {
-        // This fails only for wrong numbers; the pings still wake the loop.
+        // Fails only for wrong numbers; the pings still wake the loop.
         let _ = if next == Instant::FOREVER {
             self.deadline.unset()
         } else {
-            // Zero would mean "never"; an instant that has passed fires at once.
+            // Zero would mean "never"; a passed instant fires at once.
             let next = Duration::from_nanos(next.as_nanos().max(1));
             self.deadline.set(
                 Expiration::OneShot(TimeSpec::from(next)),
@@ -433,7 +425,7 @@ impl PollFds {
     }
 
     fn arm_wall(&self) {
-        // A time far away: only the cancelling matters.
+        // Far away: only the cancelling matters.
         let _ = self.wall.set(
             Expiration::OneShot(TimeSpec::new(i64::from(u32::MAX) * 2, 0)),
             TimerSetTimeFlags::TFD_TIMER_ABSTIME | TimerSetTimeFlags::TFD_TIMER_CANCEL_ON_SET,

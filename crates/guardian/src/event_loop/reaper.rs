@@ -1,7 +1,7 @@
-//! Signals to the command's tree, and what has become of its processes.
+//! Signals to the command's tree, and its ends.
 //!
-//! It signals un-reaped children only, so that no id can be another process's. It calls a tree empty only when
-//! the kernel says that there is no child left.
+//! Only un-reaped children are signalled, so that no id can be another process's. A tree is empty only when the
+//! kernel has no child left.
 
 use super::super::state::Input;
 use super::super::tree::Change;
@@ -34,7 +34,7 @@ impl<S: System> EventLoop<S> {
             return;
         }
         match signal {
-            // A process that was asked to end must get that signal first, and systemd sends a SIGCONT after it.
+            // The signal to end must come first, and systemd sends a SIGCONT after it.
             libc::SIGCONT if self.state.is_draining() => self.system.resume_group(main.pid),
             // A job is stopped and continued as a whole.
             libc::SIGTSTP | libc::SIGSTOP | libc::SIGCONT => {
@@ -44,8 +44,8 @@ impl<S: System> EventLoop<S> {
         }
     }
 
-    /// Sends SIGTERM to the direct children outside the group, once each: others follow as they lose their
-    /// parents.
+    /// Sends SIGTERM to direct children outside the group, once each; more become direct children as parents
+    /// end.
     pub(super) fn term_rest(&mut self) {
         self.system.term_hidden();
         let system = &self.system;
@@ -56,7 +56,7 @@ impl<S: System> EventLoop<S> {
             let has_had_it = system.is_helper(pid)
                 || told[..*told_len].contains(&pid)
                 || (!reaped && (pid == leader || system.is_in_group(pid, leader)));
-            // A child that finds no room here is killed at the end of the grace.
+            // Without room it is killed at the end of the grace.
             if !has_had_it && *told_len < told.len() {
                 told[*told_len] = pid;
                 *told_len += 1;
@@ -68,10 +68,10 @@ impl<S: System> EventLoop<S> {
         });
     }
 
-    /// Kills the whole tree, wave after wave, until it is empty or stops getting smaller.
+    /// Goes on, wave after wave, until the tree is empty or stops getting smaller.
     pub(super) fn kill_and_reap(&mut self) {
         self.system.kill_contained();
-        // Bounded, so that a storm of forks cannot keep the guardian from everything else.
+        // A storm of forks must not stop everything else.
         for _ in 0..64 {
             let Some(main) = &self.main else { return };
             if !main.reaped {
@@ -80,8 +80,7 @@ impl<S: System> EventLoop<S> {
             let zombie = (main.ended && !main.reaped).then_some(main.pid);
             let mut reaped = false;
             self.system.each_child(|pid| {
-                // Helpers end by themselves, or `kill_contained` has handled them: an init that is killed kills
-                // nothing any more.
+                // `kill_contained` has handled helpers: a killed init kills nothing any more.
                 if Some(pid) != zombie && !self.system.is_helper(pid) {
                     self.system.signal(pid, libc::SIGKILL);
                 }
@@ -121,7 +120,6 @@ impl<S: System> EventLoop<S> {
         });
     }
 
-    /// Notes the end (or stop) of the main process and reaps all others that have ended.
     fn reap(&mut self, reaped: &mut bool) {
         self.system.look_at_witness();
         if let Some(main) = &self.main
@@ -129,11 +127,11 @@ impl<S: System> EventLoop<S> {
         {
             let pid = main.pid;
             let change = self.system.look_at(pid);
-            // This comes after the look: a process that has ended has reported before whether it could exec.
+            // After the look: an ended process has reported its exec before.
             self.read_exec_result();
             match change {
                 None => {}
-                // It may have stopped before it could receive the signal to end, and has no time for that now.
+                // It may have stopped before it could receive the signal to end.
                 Some(Change::Stopped) if self.state.is_draining() => self.system.resume_group(pid),
                 Some(Change::Stopped) => {
                     self.system.take_terminal_back(pid);
@@ -144,8 +142,7 @@ impl<S: System> EventLoop<S> {
                         main.ended = true;
                     }
                     *reaped = true;
-                    // The command may have handled it and exited with 0: for the job it is an end by that
-                    // signal.
+                    // The command may have handled it and exited with 0: to the job it is an end by that signal.
                     let exit = self.system.typed().map_or(exit, Exit::Signal);
                     self.system.take_terminal_back(pid);
                     self.happened(Input::MainExited(exit));
@@ -154,7 +151,7 @@ impl<S: System> EventLoop<S> {
         }
         let Some(main) = &self.main else { return };
         if main.ended && !main.reaped {
-            // waitid for any child would return the un-reaped main process for ever: look at each child.
+            // waitid for any child would return the un-reaped main process for ever.
             let leader = main.pid;
             self.system.each_child(|pid| {
                 if pid != leader && self.system.reap(pid) {
@@ -163,16 +160,15 @@ impl<S: System> EventLoop<S> {
             });
         } else {
             let leader = main.pid;
-            // A child that cannot be reaped is reported again: leave it to the next look, so that the deadlines
-            // go on.
+            // An unreapable child comes again: leave it to the next look, so that the deadlines go on.
             let mut last = None;
             while let Some(pid) = self.system.any_ended().filter(|pid| Some(*pid) != last) {
                 last = Some(pid);
                 if pid == leader && !main.reaped {
-                    // It ended just now; its signal brings about the next look.
+                    // It ended just now; its signal brings the next look.
                     break;
                 }
-                // The witness may have died since the last look: note its signal before it is reaped.
+                // It may have died since: note its signal before it is reaped.
                 self.system.look_at_witness();
                 *reaped |= self.system.reap(pid);
             }
@@ -182,7 +178,7 @@ impl<S: System> EventLoop<S> {
         }
     }
 
-    /// Forgets ids that were reaped: another child may get them.
+    /// Another child may get a reaped id.
     fn forget_reaped(&mut self) {
         let mut kept = 0;
         for at in 0..self.told_len {
@@ -209,17 +205,17 @@ impl<S: System> EventLoop<S> {
             return self.happened(Input::OthersLive);
         }
         self.system.close();
-        // The kernel's list may have missed one; this answer is exact.
+        // The list may have missed one; this answer is exact.
         if self.system.is_childless() && self.system.is_empty() {
             self.main = None;
             self.system.abandon();
-            // Release the lock before the report: its receiver may want the lock.
+            // Its receiver may want the lock at once.
             if !self.deaf {
                 self.lock = None;
             }
             self.happened(Input::Emptied);
         } else if self.system.is_childless() && self.patience >= LONGEST_LOOK {
-            // It is neither a helper on its way out nor a late count of the kernel.
+            // Neither a helper on its way out nor a late count of the kernel.
             self.happened(Input::OthersLive);
         }
     }

@@ -1,4 +1,4 @@
-//! Reports of a guardian to its supervisor, and the guardian's work when it cannot do it any more.
+//! Reports of a guardian to its supervisor, and the work of a lost one.
 //!
 //! A tree must never count as empty before it was seen empty.
 
@@ -17,12 +17,12 @@ use trafficcop_core::WorkloadEvent;
 use trafficcop_core::clock::{Instant, sleep};
 use trafficcop_core::retry::Backoff;
 
-/// Longest gap between two looks that counts fully; more was a pause of this process.
+/// Longest gap between looks that counts fully; more is a pause of this process.
 const GAP: Duration = Duration::from_millis(100);
 
 impl GuardianHandle {
-    /// Waits for the next event. Dropping the future loses nothing. Poll it while a command runs: it notices
-    /// the guardian's silence, and does the work of a dead one.
+    /// Waits for the next event. Dropping the future loses nothing. Poll it while a command runs: it does the
+    /// work of a silent or dead guardian.
     pub async fn next_event(&mut self) -> WorkloadEvent {
         loop {
             self.read();
@@ -83,7 +83,7 @@ impl GuardianHandle {
                 }
                 Ok(Event::Workload(event)) => event,
                 Ok(Event::Ready | Event::Unready { .. }) | Err(_) => {
-                    // A guardian that sends nonsense guards nothing.
+                    // It guards nothing.
                     return self.lose();
                 }
             };
@@ -111,13 +111,12 @@ impl GuardianHandle {
         }
     }
 
-    /// Waits until there is something to read or to write, or an answer is due.
     async fn wait(&mut self) {
         let now = Instant::now();
         let beat = if !self.busy {
             self.liveness.look_idle(now)
         } else if now >= self.hurry_at {
-            // It should be killing. If it is not, a second is too long to wait for its answer.
+            // It should be killing. If it is not, a second is too long to wait.
             match self.liveness.hurry(now) {
                 Beat::Quiet => self.liveness.look(now),
                 beat => beat,
@@ -155,10 +154,10 @@ impl GuardianHandle {
             Poll::Pending => peer.poll_socket(context, full).map(|()| false),
         });
         tokio::select! {
-            // All of them are looked at next; a fixed order lets a simulation repeat it.
+            // A fixed order lets a simulation repeat it; all are looked at next.
             biased;
             () = health_check.asked() => self.liveness.want(),
-            // Perhaps the guardian was stopped: its second begins now, and not with the next ping.
+            // A stopped guardian's second begins now, not with the next ping.
             of_a_child = word => if of_a_child {
                 self.liveness.want();
             },
@@ -166,7 +165,6 @@ impl GuardianHandle {
         }
     }
 
-    /// Gives up a guardian that is dead, or as good as dead.
     fn lose(&mut self) {
         if !matches!(self.state, State::Well) {
             return;
@@ -179,11 +177,10 @@ impl GuardianHandle {
     }
 }
 
-/// Killing of a dead guardian's tree, round by round, in its place.
 #[derive(Clone, Copy)]
 pub(super) struct Rescue {
     looked: Instant,
-    /// Time of the attempts so far, without pauses of this process.
+    /// Without pauses of this process.
     tried: Duration,
     pub(super) pauses: Backoff,
 }
@@ -197,12 +194,11 @@ impl Rescue {
         }
     }
 
-    /// Whether this took longer than any tree may take.
     fn is_stuck(&self) -> bool {
         self.tried >= state::STUCK_AFTER
     }
 
-    /// Makes one round of killing what a dead guardian left; returns whether nothing is left.
+    /// Makes one round; returns whether nothing is left.
     pub(super) fn is_done(&mut self, peer: &mut dyn Peer) -> bool {
         let now = Instant::now();
         self.tried += now.since(self.looked).min(GAP);

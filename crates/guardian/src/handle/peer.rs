@@ -1,8 +1,7 @@
-//! The guardian as its handle reaches it: bytes in both directions, the kernel's reports about it, and the
-//! killing of what it leaves.
+//! The guardian as its handle reaches it.
 //!
-//! [`super`] makes the decisions. [`Process`] is a forked guardian; the simulated fleet has another. A tree
-//! must never count as empty before it was seen empty.
+//! [`Process`] is a forked guardian; the simulated fleet has another. A tree must never count as empty before it
+//! was seen empty.
 
 use std::io::{self, IoSlice};
 use std::os::fd::{AsRawFd, BorrowedFd};
@@ -20,30 +19,29 @@ use super::super::control::ControlFile;
 use super::super::state::ControlState;
 use super::super::{fork, tree};
 
-/// A guardian, seen from its supervisor. Nothing here waits.
+/// Guardian, seen from its supervisor. Nothing here waits.
 pub trait Peer: Send {
-    /// Returns its process id, for people.
+    /// Returns its process id.
     fn pid(&self) -> i32;
-    /// Returns the path of the control file, if there is one.
+    /// Returns the path of the control file.
     fn control_path(&self) -> Option<&Path>;
-    /// Sends as many of these bytes as fit, and the descriptor with the first of them. EAGAIN: it does not
-    /// read.
+    /// Sends what fits of these bytes, the descriptor with the first. EAGAIN: it does not read.
     fn send(&mut self, bytes: &[u8], descriptor: Option<BorrowedFd<'_>>) -> nix::Result<usize>;
-    /// Receives what has arrived. 0 bytes: it has closed its end. EAGAIN: nothing has arrived.
+    /// Receives what has arrived. 0 bytes: it has closed its end. EAGAIN: nothing.
     fn receive(&mut self, buffer: &mut [u8]) -> nix::Result<usize>;
-    /// Waits until something has arrived, or, if `full`, something can be sent.
+    /// Waits for bytes, or, if `full`, for room to send.
     fn poll_socket(&mut self, context: &mut Context<'_>, full: bool) -> Poll<()>;
-    /// Waits until a child was stopped, was continued or has ended.
+    /// Waits until a child stopped, continued or ended.
     fn poll_children(&mut self, context: &mut Context<'_>) -> Poll<()>;
     /// Kills the guardian.
     fn kill(&mut self);
-    /// Kills the guardian and takes over its tree, which is no longer in control.
+    /// Kills the guardian and takes over its tree, without control.
     fn take_over(&mut self);
-    /// Makes one round of killing what it left; returns whether nothing is left. `long`: this takes too long.
+    /// Kills once what it left; returns whether nothing is left. `long`: this takes too long.
     fn sweep(&mut self, long: bool) -> bool;
-    /// Whether it has ended; then it is reaped and forgotten.
+    /// Whether it has ended and is now reaped.
     fn has_ended(&mut self) -> bool;
-    /// Removes what other processes saw of it, when nothing of what it guarded is left.
+    /// Removes what others saw of it, at the end.
     fn retire(&mut self);
 }
 
@@ -52,7 +50,6 @@ pub(super) struct Process {
     socket: UnixStream,
     containment: Containment,
     control: ControlFile,
-    /// Reports that a child was stopped, was continued or has ended.
     children: Option<Signal>,
 }
 
@@ -68,13 +65,13 @@ impl Process {
             socket,
             containment,
             control,
-            // Without it, only the next ping finds a stopped guardian.
+            // Without it, the next ping finds a stopped guardian.
             children: signal(SignalKind::child()).ok(),
         }
     }
 
-    /// Asks the kernel: the runtime's readiness may be older than a pause. Then clears that, or it would wake
-    /// this task for nothing.
+    /// Asks the kernel: the runtime's readiness may be older than a pause. Clears that, or it would wake this
+    /// task for nothing.
     fn ask(
         &self,
         interest: Interest,
@@ -122,7 +119,6 @@ impl Peer for Process {
     }
 
     fn poll_socket(&mut self, context: &mut Context<'_>, full: bool) -> Poll<()> {
-        // Poll both, so that both wake this task.
         let readable = self.socket.poll_read_ready(context).is_ready();
         let writable = full && self.socket.poll_write_ready(context).is_ready();
         if readable || writable {
@@ -157,8 +153,8 @@ impl Peer for Process {
     fn sweep(&mut self, long: bool) -> bool {
         self.containment.kill();
         if long && tree::is_child(self.pid) {
-            // It was killed but is not dead: it is stuck in the kernel, and this process has not adopted its
-            // children. It cannot reap them any more, so no other process can get their ids.
+            // Stuck in the kernel, it keeps its children. It cannot reap them any more, so no other process can
+            // get their ids.
             for child in tree::children_of(self.pid) {
                 tree::signal(child, libc::SIGKILL);
             }

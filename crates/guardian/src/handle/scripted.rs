@@ -1,4 +1,4 @@
-//! A guardian without processes, for tests: a script decides what becomes of a command.
+//! A guardian without processes, for tests: a script decides about each command.
 
 use std::collections::HashMap;
 use std::ffi::{OsStr, OsString};
@@ -17,13 +17,13 @@ use trafficcop_core::{Exit, WorkloadEvent};
 
 /// Fate of a command.
 pub enum Plays {
-    /// Exits with this status at once, and leaves nothing behind.
+    /// Exits at once, and leaves nothing behind.
     Exits(u8),
-    /// Runs until it is asked to end, or is killed.
+    /// Runs until it is drained or killed.
     Lasts,
     /// Runs, and cannot be killed.
     Sticks,
-    /// Runs, while its guardian is silent.
+    /// Runs, with a silent guardian.
     Mutes,
 }
 
@@ -31,7 +31,7 @@ pub enum Plays {
 pub struct Started(HashMap<OsString, OsString>);
 
 impl Started {
-    /// Returns the value of this variable; empty if it is not set.
+    /// Returns the value of this variable, or an empty one.
     pub fn variable(&self, name: &str) -> &OsStr {
         let value = self.0.get(OsStr::new(name));
         value.map_or(OsStr::new(""), OsString::as_os_str)
@@ -53,9 +53,8 @@ pub fn guardian(script: impl FnMut(&Started) -> Plays + Send + 'static) -> Guard
 
 struct Scripted {
     script: Script,
-    /// Received bytes that are no whole frame yet.
+    /// No whole frame yet.
     heard: Vec<u8>,
-    /// Bytes to be read.
     says: Vec<u8>,
     plays: Option<Plays>,
 }
@@ -98,7 +97,7 @@ impl Scripted {
     }
 }
 
-/// All that it sends follows from what it receives, so nothing has to be woken.
+/// All that it sends follows from what it receives: no waker is needed.
 impl Peer for Scripted {
     fn pid(&self) -> i32 {
         1

@@ -1,4 +1,3 @@
-//! Decisions of the guardian, case by case and for any order of events.
 
 use std::time::Duration;
 
@@ -14,7 +13,7 @@ fn steps(watch: &mut GuardianState, millis: u64, event: Input) -> Vec<Step> {
     watch.step(at(millis), event).iter().collect()
 }
 
-/// Returns a running command, with TERM at 100 ms and KILL at 200 ms.
+/// Command with TERM at 100 ms and KILL at 200 ms.
 fn running() -> GuardianState {
     let mut watch = GuardianState::with_grace(Duration::from_secs(10));
     let forked = Input::Forked {
@@ -59,7 +58,6 @@ fn control_file_shows_control_until_it_is_in_doubt() {
     assert_eq!(watch.control().until, at(200));
     steps(&mut watch, 50, extended(300, 400));
     assert_eq!(watch.control().until, at(400));
-    // A requested drain does not put control in doubt.
     let drain = Input::DrainAsked {
         signal: libc::SIGTERM,
         end_of_grace: at(1000),
@@ -74,7 +72,7 @@ fn control_file_shows_control_until_it_is_in_doubt() {
     let mut watch = running();
     steps(&mut watch, 100, Input::Ticked);
     assert_eq!(watch.control().until, Instant::ZERO);
-    // After the request to end, a renewal does not bring control back.
+    // Control does not come back.
     steps(&mut watch, 110, extended(900, 1000));
     assert_eq!(watch.control().until, Instant::ZERO);
 
@@ -116,12 +114,11 @@ fn a_renewal_moves_the_kill_of_a_drain_but_not_its_grace() {
     assert_eq!(watch.next(), at(200));
     assert_eq!(steps(&mut watch, 20, extended(900, 1000)), []);
     assert_eq!(watch.next(), at(500));
-    // The guardian follows an order here: it does not act by itself.
+    // An order: the guardian does not act by itself.
     assert_eq!(steps(&mut watch, 500, Input::Ticked), [Step::Kill]);
 }
 
-/// A renewal lay in the socket when the deadline passed (found by the search): a command that was asked to end
-/// would never have to.
+/// Found by the search.
 #[test]
 fn renewal_after_term_at_does_not_move_the_kill() {
     let mut watch = running();
@@ -156,7 +153,6 @@ fn a_dead_supervisor_without_deadlines_leaves_ten_seconds() {
     assert_eq!(watch.next(), at(10_020));
 }
 
-/// A session is another instance's as soon as its supervisor is dead.
 #[test]
 fn orphan_grace_cuts_a_granted_grace() {
     let asked = Input::DrainAsked {
@@ -174,7 +170,7 @@ fn orphan_grace_cuts_a_granted_grace() {
     assert_eq!(steps(&mut watch, 30, Input::Orphaned), []);
     assert_eq!(watch.next(), at(1030));
     assert_eq!(steps(&mut watch, 1030, Input::Ticked), [Step::Kill]);
-    // It is cut, and never lengthened.
+    // Never lengthened.
     let mut watch = long().orphaned_for(Some(Duration::from_secs(20)));
     steps(&mut watch, 20, asked);
     steps(&mut watch, 30, Input::Orphaned);
@@ -190,7 +186,6 @@ fn orphan_grace_cuts_a_granted_grace() {
     assert_eq!(watch.next(), at(10_020));
 }
 
-/// This holds for each command of a worker, not only the first.
 #[test]
 fn orphan_grace_also_limits_the_next_command() {
     let mut watch = running().orphaned_for(Some(Duration::from_secs(1)));
@@ -233,7 +228,6 @@ fn left_behind_processes_get_the_grace_of_a_stop_while_the_supervisor_lives() {
     steps(&mut watch, 10, exit);
     steps(&mut watch, 10, Input::OthersLive);
     assert_eq!(watch.next(), at(160));
-    // The lease limits it.
     let mut watch = running().leaving(Some(Duration::from_secs(5)));
     steps(&mut watch, 10, exit);
     steps(&mut watch, 10, Input::OthersLive);
@@ -251,14 +245,14 @@ fn stop_to_main_signals_the_main_process_only() {
     watch.stops(StopTo::Main);
     let drain = [ACTING, Step::SignalMain(libc::SIGINT)];
     assert_eq!(steps(&mut watch, 100, Input::Ticked), drain);
-    // The rest of the tree gets its signal as usual, even the same one.
+    // The rest of the tree gets even the same signal.
     steps(&mut watch, 110, Input::MainExited(Exit::Code(0)));
     let left = Step::Tell(WorkloadEvent::LeftBehind);
     let rest = [left, Step::SignalGroup(libc::SIGTERM), Step::TermRest];
     assert_eq!(steps(&mut watch, 110, Input::OthersLive), rest);
     assert_eq!(steps(&mut watch, 120, Input::OthersLive), [Step::TermRest]);
     assert_eq!(steps(&mut watch, 200, Input::Ticked), [Step::Kill]);
-    // This also holds after the supervisor's death.
+    // After the supervisor's death, too.
     let mut orphan = running();
     orphan.stops(StopTo::Main);
     let drain = [Step::SignalMain(libc::SIGINT)];
@@ -290,7 +284,6 @@ fn no_process_is_signalled_without_a_stop_signal_and_all_are_killed_at_the_end_o
     assert_eq!(steps(&mut watch, 110, Input::Ticked), [Step::Kill]);
 }
 
-/// At a deadline both act: the supervisor orders the drain that the guardian has begun.
 #[test]
 fn same_stop_signal_is_not_sent_twice() {
     let mut watch = running();
@@ -359,8 +352,7 @@ fn event() -> impl Strategy<Value = Input> {
 }
 
 proptest! {
-    /// Once the deadline in force has passed, the tree is being killed; that ends with
-    /// the tree, whose end is reported once. This holds for any order of events.
+    /// Past the deadline in force the tree is being killed, until its end, which is reported once.
     #[test]
     fn no_order_of_events_outlasts_the_deadline(
         events in prop::collection::vec((0_u64..100, event()), 0..60)
@@ -372,7 +364,7 @@ proptest! {
             now += gap;
             let was_killing = watch.is_killing();
             let was_idle = watch.is_idle();
-            // A renewal counts if it comes before the deadline that was in force.
+            // A renewal counts before the deadline in force.
             if let Input::Extended(Deadlines { kill_at: told, .. }) = event
                 && at(now) < kill_at && !was_killing
             {
@@ -388,7 +380,6 @@ proptest! {
             }
             let ControlState { until, drain } = watch.control();
             prop_assert!(until <= kill_at && (drain <= kill_at || watch.is_killing()));
-            // A process that gets a signal finds the stop there.
             prop_assert!(!asked || watch.is_idle() || drain != Instant::ZERO);
             prop_assert!(at(now) < kill_at || watch.is_idle() || (watch.is_killing() && killed));
             if was_killing {
