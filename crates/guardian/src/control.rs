@@ -61,7 +61,7 @@ struct Location {
 pub(super) struct ControlFile(Option<Location>);
 
 impl ControlFile {
-    /// In the first suitable directory, without control.
+    /// Makes one without control, in the first suitable directory.
     pub(super) fn create() -> ControlFile {
         let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
         // systemd.exec(5): colons separate several.
