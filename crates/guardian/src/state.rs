@@ -83,9 +83,9 @@ pub enum StopTo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Tell(WorkloadEvent),
-    /// Also continue its stopped processes.
+    /// Then continue its stopped processes.
     SignalGroup(i32),
-    /// Likewise for the main process alone.
+    /// Then continue the stopped processes of its group.
     SignalMain(i32),
     /// Send SIGTERM, and SIGCONT if stopped, to new direct children outside the group.
     TermRest,
