@@ -5,9 +5,9 @@
 //! deadline at which the guardian kills: so it stays true when its writer is stopped or dead.
 //!
 //! It is two native-endian `u64`, nanoseconds of CLOCK_BOOTTIME. The first is the end of control: 0 without
-//! control, `u64::MAX` without a deadline. The second, before the first signal, is the end of a drain, or else
-//! 0. A death between the two leaves a command that begins nothing more, never one that got a signal and still
-//! reads "in control". A reader may use the first word alone, and a file may have no other.
+//! control, `u64::MAX` without a deadline. The second is the end of a drain, or 0; it is written before the
+//! first signal. A death between the two leaves a command that begins nothing more, never one that got a signal
+//! and still reads "in control". A reader may use the first word alone, and a file may have no other.
 //!
 //! A living owner locks the file. One without a lock means nothing: the next start removes it.
 
@@ -61,7 +61,7 @@ struct Location {
 pub(super) struct ControlFile(Option<Location>);
 
 impl ControlFile {
-    /// In the first suitable directory, without control.
+    /// Makes one without control, in the first suitable directory.
     pub(super) fn create() -> ControlFile {
         let variable = |name| std::env::var_os(name).filter(|value: &OsString| !value.is_empty());
         // systemd.exec(5): colons separate several.

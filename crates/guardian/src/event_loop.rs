@@ -33,7 +33,7 @@ const ROOM: usize = 16 << 10;
 const TOLD: usize = 256;
 /// Milliseconds for a first command, before taking precedence.
 const SETTLE: u8 = 20;
-/// Milliseconds, at an ending tree.
+/// Milliseconds between looks at an ending tree.
 const LONGEST_LOOK: u8 = 100;
 
 /// The main process stays un-reaped until all else is gone: until then no other process can get its id or its
@@ -273,8 +273,7 @@ impl<S: System> EventLoop<S> {
             (_, false, false) => Ok((None, None)),
             (Some(passed), true, _) => Ok((Some(passed), None)),
             (Some(passed), false, true) => Ok((None, Some(passed))),
-            // This process could not take it. No command is better than a lock that no process holds, or a
-            // missing message.
+            // This process could not take it. Better not to start than to lack a lock or a message.
             (None, ..) => Err(Errno::EMFILE),
         }
     }

@@ -318,7 +318,7 @@ fn live(
     // command.
     let lived = std::panic::catch_unwind(AssertUnwindSafe(|| {
         let _ = nix::unistd::setpgid(nix::unistd::Pid::from_raw(0), nix::unistd::Pid::from_raw(0));
-        // No Ctrl-C and no `kill` of the job may end the process that cleans up, nor the terminal stop it.
+        // No Ctrl-C and no `kill` of the job may end the process that cleans up, nor may the terminal stop it.
         let _ = nix::sys::signal::sigprocmask(SigmaskHow::SIG_SETMASK, Some(&SigSet::all()), None);
         let mut keep = containment.keep();
         keep.push(socket.as_raw_fd());
@@ -398,8 +398,8 @@ fn rename_arguments() {
     if start == 0 || end <= start + name.len() {
         return;
     }
-    // SAFETY: by /proc, the command line lies there on this process's own stack, writable. Nothing else refers
-    // to it as anything but bytes, and there is one thread. NULs end the text before `end`.
+    // SAFETY: /proc tells where the command line lies on this process's own stack, which is writable. Nothing
+    // else refers to it as anything but bytes, and there is one thread. NULs end the text before `end`.
     unsafe {
         let area = std::ptr::with_exposed_provenance_mut::<u8>(start);
         std::ptr::write_bytes(area, 0, end - start);

@@ -242,9 +242,9 @@ impl GuardianHandle {
         self.send(request, release_info);
     }
 
-    /// Ends the guardian, after a remaining tree, and reaps it. The lease is not given back.
+    /// Kills a remaining tree, and ends and reaps the guardian. The lease is not given back.
     ///
-    /// A tree that cannot be killed keeps its lock: the guardian stays as long, or without one, this process.
+    /// A tree that cannot be killed keeps its lock: the guardian stays as long, or else this process.
     pub async fn dismiss(mut self) {
         if self.busy {
             self.kill();

@@ -38,7 +38,8 @@ static IGNORED: [(libc::c_int, AtomicBool); 2] = [
     (libc::SIGXFSZ, AtomicBool::new(false)),
 ];
 
-const NOTHING_TO_PUT: &[u8] = b"trafficcop: error: stdin or stdout is closed, and there is no /dev/null \
+const NOTHING_TO_PUT: &[u8] =
+    b"trafficcop: error: stdin or stdout is closed, and there is no /dev/null \
     to put in its place: start it with both, or mount /dev; exit status 69\n";
 static NO_STDOUT: AtomicBool = AtomicBool::new(false);
 

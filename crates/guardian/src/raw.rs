@@ -204,7 +204,7 @@ pub(super) fn pidfd_signal(pidfd: BorrowedFd<'_>, signal: i32) -> io::Result<()>
     Ok(Errno::result(done).map(drop)?)
 }
 
-/// Whether one of `fds` has `events` (or an error or a hang-up) in time. An error is a `false` after a
+/// Whether one of `fds` has `events` (or an error or a hang-up) in time. A failed poll(2) is a `false` after a
 /// [`PAUSE`], because the caller tries again.
 pub(super) fn poll<const N: usize>(
     fds: [BorrowedFd<'_>; N],

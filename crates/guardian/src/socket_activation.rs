@@ -55,7 +55,7 @@ impl Sockets {
 /// `NAME=...`, with room for the reader's process id.
 pub(super) struct OwnPid(Vec<u8>);
 
-/// It holds the command's process id, too (`sd_watchdog_enabled(3)`).
+/// Also holds the command's process id (`sd_watchdog_enabled(3)`).
 pub(super) const WATCHED: &str = "WATCHDOG_PID";
 
 const DIGITS: usize = 10;

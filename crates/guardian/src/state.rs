@@ -19,20 +19,27 @@ pub const STUCK_AFTER: Duration = Duration::from_secs(10);
 /// Event that the guardian decides about.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Input {
+    /// Time has passed.
     Ticked,
+    /// The command was forked.
     Forked {
         deadlines: Deadlines,
         stop_signal: i32,
         pid: i32,
     },
+    /// The exec succeeded.
     Executed,
-    /// The process is about to exit.
+    /// The exec failed; the process is about to exit.
     NotExecuted { errno: i32 },
+    /// New deadlines hold.
     Extended(Deadlines),
+    /// Order to drain.
     DrainAsked { signal: i32, end_of_grace: Instant },
+    /// Order to kill the tree.
     KillAsked,
     /// The supervisor is dead, or sends nonsense.
     Orphaned,
+    /// The main process ended.
     MainExited(Exit),
     /// Others outlive the main process. Repeated at each look.
     OthersLive,
@@ -76,9 +83,9 @@ pub enum StopTo {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Step {
     Tell(WorkloadEvent),
-    /// Also continue its stopped processes.
+    /// Then continue its stopped processes.
     SignalGroup(i32),
-    /// Likewise for the main process alone.
+    /// Then continue the stopped processes of its group.
     SignalMain(i32),
     /// Send SIGTERM, and SIGCONT if stopped, to new direct children outside the group.
     TermRest,
@@ -107,10 +114,13 @@ impl Steps {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
+    /// No tree.
     Idle,
+    /// No signal was sent.
     Running,
     /// Kill at the earlier of `end` and `kill_at`.
     Draining { end: Instant },
+    /// The tree is being killed.
     Killing { since: Instant },
 }
 

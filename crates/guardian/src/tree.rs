@@ -43,7 +43,7 @@ pub(super) fn signal_group(leader: i32, signal: i32) {
 /// Continues the stopped processes that `concerns` accepts; a running one would get a needless SIGCONT. Returns
 /// whether it could look.
 ///
-/// A process may be no child, so a descriptor holds it during the look.
+/// A process may not be a child, so a descriptor holds it during the look.
 pub(super) fn resume_stopped(mut concerns: impl FnMut(i32) -> bool) -> bool {
     let mut able = true;
     let listed = each_process(|pid| {

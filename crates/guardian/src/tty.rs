@@ -68,7 +68,7 @@ impl Terminal {
         set_foreground(self.fd.as_fd(), Pid::from_raw(group))
     }
 
-    /// Puts the caller's group back into the foreground.
+    /// Puts the group of the caller of [`Terminal::ours`] into the foreground.
     ///
     /// # Errors
     /// Those of tcsetpgrp(3).
@@ -76,7 +76,7 @@ impl Terminal {
         set_foreground(self.fd.as_fd(), self.ours)
     }
 
-    /// Whether the caller's group is in the foreground now.
+    /// Whether the group of the caller of [`Terminal::ours`] is in the foreground.
     #[must_use]
     pub fn is_ours(&self) -> bool {
         tcgetpgrp(&self.fd) == Ok(self.ours)
@@ -198,7 +198,7 @@ fn set_foreground(fd: BorrowedFd<'_>, group: Pid) -> io::Result<()> {
 /// Whether this process group is in the foreground of the controlling terminal.
 #[must_use]
 pub fn is_in_foreground() -> bool {
-    // With O_NONBLOCK, a terminal whose line is down does not wait for its carrier.
+    // With O_NONBLOCK the open does not wait for the carrier of a terminal whose line is down.
     let flags = OFlag::O_RDONLY | OFlag::O_NOCTTY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK;
     let terminal = open("/dev/tty", flags, Mode::empty());
     terminal.is_ok_and(|terminal| tcgetpgrp(terminal) == Ok(getpgrp()))

@@ -45,13 +45,15 @@ pub enum Request {
         lock: bool,
         input: bool,
     },
+    /// New deadlines.
     Extend(Deadlines),
     /// Kill at the earlier of this moment and `kill_at`.
     Drain { signal: i32, end_of_grace: Instant },
+    /// Kill the tree.
     Kill,
     /// Pass a signal on to the main process.
     Signal(i32),
-    /// In the foreground if it was there.
+    /// Continue the command, in the foreground if it was there.
     Resume,
     /// Replace the release info, of so many bytes.
     SetReleaseInfo { release_info: u32 },
@@ -64,8 +66,11 @@ pub enum Request {
 /// Report of the guardian to the supervisor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Event {
+    /// The guardian is set up.
     Ready,
+    /// The setup failed.
     Unready { errno: i32 },
+    /// Report about the tree.
     Workload(WorkloadEvent),
     /// Answer to [`Request::Ping`].
     Pong(u64),

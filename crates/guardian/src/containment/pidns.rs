@@ -63,7 +63,7 @@ impl Pidns {
     }
 
     /// Makes a namespace with init alone, a child of the caller. It lasts until [`Pidns::kill`], the death of
-    /// the calling thread, or [`INIT_MARGIN`] after `kill_at`.
+    /// the calling thread, or a little after `kill_at`.
     ///
     /// # Errors
     /// Those of clone3(2) and of user_namespaces(7).

@@ -39,7 +39,7 @@ const PAUSES: [Duration; 4] = [
 ];
 
 const WAITED: Duration = Duration::from_millis(1);
-/// More than a command's start and end make.
+/// Allowed shorter waits in a row: more than a command's start and end make.
 const RUSH: u8 = 200;
 
 pub(crate) struct Kernel {
