@@ -10,7 +10,7 @@ use std::sync::atomic::{AtomicBool, Ordering};
 use std::time::Duration;
 
 /// How soon a hanging direction looks whether that is over.
-const NAP: Duration = Duration::from_millis(5);
+const POLL_INTERVAL: Duration = Duration::from_millis(5);
 
 /// The way to a port on this machine.
 pub(crate) struct Wire {
@@ -63,7 +63,7 @@ fn pass(mut from: TcpStream, mut to: TcpStream, hangs: &AtomicBool) {
     let mut bytes = [0; 16 << 10];
     while let Ok(count @ 1..) = from.read(&mut bytes) {
         while hangs.load(Ordering::SeqCst) {
-            std::thread::sleep(NAP);
+            std::thread::sleep(POLL_INTERVAL);
         }
         if to.write_all(&bytes[..count]).is_err() {
             break;

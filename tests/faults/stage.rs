@@ -23,10 +23,10 @@ use super::support::scene::Scene;
 use super::table::{Contain, Lock, Shape};
 
 /// Two leases that run out, and a minute and a half.
-const PATIENCE: Duration = Duration::from_secs(120);
+const ROW_LIMIT: Duration = Duration::from_secs(120);
 /// Limit of a wait once every instance has ended, so that hardly anything can happen.
 const NOBODY: Duration = Duration::from_secs(20);
-const LOOK: Duration = Duration::from_millis(25);
+const LOOK_INTERVAL: Duration = Duration::from_millis(25);
 
 static PLAYED: AtomicU64 = AtomicU64::new(0);
 
@@ -160,10 +160,10 @@ impl Stage {
             let waited = Instant::now().since(begin);
             let nobody =
                 waited > NOBODY && self.instances.values_mut().all(|one| one.ended().is_some());
-            if waited > PATIENCE || nobody {
+            if waited > ROW_LIMIT || nobody {
                 panic!("waited in vain for {what}\n{}", self.story());
             }
-            std::thread::sleep(LOOK);
+            std::thread::sleep(LOOK_INTERVAL);
         }
     }
 

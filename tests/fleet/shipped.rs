@@ -31,7 +31,7 @@ const LOOK: Duration = Duration::from_millis(140);
 /// up to.
 const ATTEMPT_ENDS_BEFORE: Duration = Duration::from_secs(1);
 /// Longest rest between looks at a tree that is being killed.
-const NAP: Duration = Duration::from_millis(60);
+const POLL_INTERVAL: Duration = Duration::from_millis(60);
 /// Limit at one tick; more are a loop.
 const ROUNDS: usize = 100;
 
@@ -159,7 +159,7 @@ impl Shipped {
             let next = self.pair.clock.next().unwrap_or(Instant::FOREVER);
             let now = at(tick) + self.behind;
             // The next look finds an empty tree; silence reveals a stopped guardian.
-            if self.is_lost && !self.tree_lives() && next <= now + NAP {
+            if self.is_lost && !self.tree_lives() && next <= now + POLL_INTERVAL {
                 self.behind += next.since(now);
             } else if is_silent && !self.is_lost {
                 self.behind += LOOK;

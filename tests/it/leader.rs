@@ -6,7 +6,7 @@ use std::process::{Child, Command, Stdio};
 use std::sync::mpsc::{Receiver, channel};
 use std::time::Duration;
 
-const PATIENCE: Duration = Duration::from_secs(90);
+const WAIT_LIMIT: Duration = Duration::from_secs(90);
 
 /// Returns the example, which `cargo test` builds with the tests. The test does not build it: cargo
 /// within cargo has another environment, and rebuilds half of the dependencies.
@@ -45,7 +45,7 @@ impl Instance {
     }
 
     fn leads(&self) -> u64 {
-        let line = self.lines.recv_timeout(PATIENCE).expect("a line in time");
+        let line = self.lines.recv_timeout(WAIT_LIMIT).expect("a line in time");
         let begin = format!("{} leads, token ", self.child.id());
         let token = line.strip_prefix(&begin).map(str::parse);
         token.unwrap_or_else(|| panic!("{line}")).expect("a number")

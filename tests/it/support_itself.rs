@@ -85,7 +85,7 @@ const ID: &str = "11111111-2222-3333-4444-555555555555";
 fn acquire_through(port: u16, name: &str) -> std::io::Result<String> {
     use std::io::{Read, Write};
     let mut stream = std::net::TcpStream::connect(("127.0.0.1", port))?;
-    stream.set_read_timeout(Some(crate::support::PATIENCE))?;
+    stream.set_read_timeout(Some(crate::support::WAIT_LIMIT))?;
     write!(
         stream,
         "PUT /devstoreaccount1/{name}?comp=lease&{} HTTP/1.1\r\nHost: x\r\nConnection: close\r\n\

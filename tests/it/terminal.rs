@@ -13,7 +13,7 @@ mod foreground;
 mod interrupts;
 
 /// Limit of a wait for what happens at once on a machine that is not starved.
-const PATIENCE: Duration = Duration::from_secs(120);
+const WAIT_LIMIT: Duration = Duration::from_secs(120);
 
 /// Repeats what is typed, and reports each interrupt.
 const COMMAND: &str = r#"
@@ -116,7 +116,7 @@ impl Session {
                 self.seen += at + text.len();
                 return;
             }
-            let Ok(bytes) = self.screen.recv_timeout(PATIENCE) else {
+            let Ok(bytes) = self.screen.recv_timeout(WAIT_LIMIT) else {
                 panic!("waited in vain for {text:?}; the screen:\n{}", self.shown);
             };
             self.shown.push_str(&String::from_utf8_lossy(&bytes));
@@ -241,7 +241,7 @@ fn ctrl_z_stops_a_standby_and_bg_and_fg_continue_it() {
 fn awaits(file: &std::path::Path) {
     let begun = std::time::Instant::now();
     while !file.exists() {
-        assert!(begun.elapsed() < PATIENCE, "no {}", file.display());
+        assert!(begun.elapsed() < WAIT_LIMIT, "no {}", file.display());
         std::thread::sleep(Duration::from_millis(10));
     }
 }
@@ -256,7 +256,7 @@ fn pid_in(file: &std::path::Path) -> i32 {
 fn awaits_end_of(pid: i32) {
     let begun = std::time::Instant::now();
     while nix::sys::signal::kill(nix::unistd::Pid::from_raw(pid), None).is_ok() {
-        assert!(begun.elapsed() < PATIENCE, "process {pid} is still there");
+        assert!(begun.elapsed() < WAIT_LIMIT, "process {pid} is still there");
         std::thread::sleep(Duration::from_millis(10));
     }
 }

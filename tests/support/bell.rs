@@ -4,7 +4,7 @@ use std::io::{self, Read as _, Write as _};
 use std::net::{SocketAddr, TcpStream};
 use std::time::Duration;
 
-use super::{PATIENCE, await_for};
+use super::{WAIT_LIMIT, await_for};
 
 #[derive(Clone, Copy)]
 pub(crate) struct Bell {
@@ -45,7 +45,7 @@ impl Bell {
     #[must_use]
     pub(crate) fn visit(self) -> (TcpStream, usize) {
         let mut guest = self.knock().expect("a holder listens");
-        guest.set_read_timeout(Some(PATIENCE)).expect("a socket");
+        guest.set_read_timeout(Some(WAIT_LIMIT)).expect("a socket");
         let mut greeting = [0; 12];
         guest.read_exact(&mut greeting).expect("greeted");
         let rank = u32::from_be_bytes([greeting[8], greeting[9], greeting[10], greeting[11]]);

@@ -10,7 +10,7 @@ use azure_core::credentials::Secret;
 use azure_core::hmac::hmac_sha256;
 
 use super::azurite::{ACCOUNT, KEY, azurite};
-use super::{PATIENCE, await_for};
+use super::{WAIT_LIMIT, await_for};
 
 pub(super) const VERSION: &str = "2021-12-02";
 
@@ -89,7 +89,7 @@ impl Blob {
     ) -> Reply {
         let mut stream = TcpStream::connect(("127.0.0.1", azurite().port)).expect("Azurite");
         stream
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(WAIT_LIMIT))
             .expect("a time limit");
         let mut text = format!(
             "{method} /{ACCOUNT}/{path}?{query}{}{} HTTP/1.1\r\nHost: 127.0.0.1\r\n\

@@ -28,14 +28,14 @@ use std::time::Duration;
 use trafficcop::Instant;
 
 /// Limit of every wait of a test: long, because a test that fails on a slow machine shows nothing.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(90);
+pub(crate) const WAIT_LIMIT: Duration = Duration::from_secs(90);
 
 /// Polls `look` until it returns something; less often when it takes long, because a walk through
 /// the process table or a request costs other tests time.
 ///
 /// # Panics
 ///
-/// After [`PATIENCE`], with what was waited for and what `diagnose` says.
+/// After [`WAIT_LIMIT`], with what was waited for and what `diagnose` says.
 pub(crate) fn await_for<T>(
     what: &str,
     mut look: impl FnMut() -> Option<T>,
@@ -47,8 +47,8 @@ pub(crate) fn await_for<T>(
             return found;
         }
         assert!(
-            Instant::now().since(begin) < PATIENCE,
-            "waited {PATIENCE:?} in vain for {what}\n{}",
+            Instant::now().since(begin) < WAIT_LIMIT,
+            "waited {WAIT_LIMIT:?} in vain for {what}\n{}",
             diagnose()
         );
         let waited = Instant::now().since(begin);

@@ -14,7 +14,7 @@ use azure_core::time::{OffsetDateTime, parse_rfc7231, to_rfc7231};
 use nix::sys::socket::{setsockopt, sockopt::Linger};
 use trafficcop::Instant;
 
-use super::PATIENCE;
+use super::WAIT_LIMIT;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Call {
@@ -81,7 +81,7 @@ pub(crate) struct Seen {
     pub(crate) delivered_at: u64,
 }
 
-struct State {
+struct ProxyState {
     mode: Mode,
     fates: Vec<(Call, Fate)>,
     log: Vec<Seen>,
@@ -96,20 +96,20 @@ struct State {
     over: bool,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedProxy {
+    state: Mutex<ProxyState>,
     changed: Condvar,
     upstream: Option<u16>,
 }
 
-impl Shared {
-    fn lock(&self) -> MutexGuard<'_, State> {
+impl SharedProxy {
+    fn lock(&self) -> MutexGuard<'_, ProxyState> {
         self.state
             .lock()
             .unwrap_or_else(std::sync::PoisonError::into_inner)
     }
 
-    fn pass_frost(&self) -> MutexGuard<'_, State> {
+    fn pass_frost(&self) -> MutexGuard<'_, ProxyState> {
         self.changed
             .wait_while(self.lock(), |state| {
                 state.mode == Mode::Freeze && !state.over
@@ -120,7 +120,7 @@ impl Shared {
 
 pub(crate) struct Proxy {
     pub(crate) port: u16,
-    shared: Arc<Shared>,
+    shared: Arc<SharedProxy>,
 }
 
 impl Proxy {
@@ -138,7 +138,7 @@ impl Proxy {
     fn start(upstream: Option<u16>, mode: Mode) -> Proxy {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let port = listener.local_addr().expect("it is bound").port();
-        let state = State {
+        let state = ProxyState {
             mode,
             fates: Vec::new(),
             log: Vec::new(),
@@ -149,7 +149,7 @@ impl Proxy {
             last: Vec::new(),
             over: false,
         };
-        let shared = Arc::new(Shared {
+        let shared = Arc::new(SharedProxy {
             state: Mutex::new(state),
             changed: Condvar::new(),
             upstream,
@@ -215,8 +215,8 @@ impl Proxy {
                 return seen.clone();
             }
             assert!(
-                Instant::now().since(begin) < PATIENCE,
-                "waited {PATIENCE:?} in vain for {what} at the proxy\n{:#?}",
+                Instant::now().since(begin) < WAIT_LIMIT,
+                "waited {WAIT_LIMIT:?} in vain for {what} at the proxy\n{:#?}",
                 state.log
             );
             let turn = self
@@ -262,7 +262,7 @@ fn reset(client: &TcpStream) {
     let _ = client.shutdown(Shutdown::Both);
 }
 
-fn accept(listener: &TcpListener, shared: &Arc<Shared>) {
+fn accept(listener: &TcpListener, shared: &Arc<SharedProxy>) {
     for number in 0.. {
         let Ok((client, _)) = listener.accept() else {
             return;
@@ -460,7 +460,7 @@ fn is_misdated(request: &Message, ahead: i64) -> bool {
     ours.is_some_and(|ours| (ours - theirs).unsigned_abs() > Duration::from_secs(15 * 60))
 }
 
-fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
+fn serve(client: &TcpStream, shared: &SharedProxy) -> io::Result<()> {
     let mut requests = BufReader::new(client);
     while let Some(request) = Message::read(&mut requests, false)? {
         let head_only = request.head.starts_with("HEAD ");
@@ -585,7 +585,7 @@ fn serve(client: &TcpStream, shared: &Shared) -> io::Result<()> {
     Ok(())
 }
 
-fn note(shared: &Shared, call: Call, request: &Message) -> usize {
+fn note(shared: &SharedProxy, call: Call, request: &Message) -> usize {
     let id = request
         .header("x-ms-lease-id")
         .or(request.header("x-ms-proposed-lease-id"));

@@ -8,7 +8,7 @@ use std::sync::atomic::{AtomicU32, Ordering};
 
 use super::azurite::{ACCOUNT, queues};
 use super::blob::{VERSION, account_sas};
-use super::{PATIENCE, await_for};
+use super::{WAIT_LIMIT, await_for};
 
 fn sas() -> &'static str {
     static MADE: OnceLock<String> = OnceLock::new();
@@ -54,7 +54,7 @@ impl Mailbox {
     fn ask(&self, method: &str, path: &str, query: &str, body: &str) -> (u16, String) {
         let mut stream = TcpStream::connect(("127.0.0.1", queues().port)).expect("Azurite");
         stream
-            .set_read_timeout(Some(PATIENCE))
+            .set_read_timeout(Some(WAIT_LIMIT))
             .expect("a time limit");
         let text = format!(
             "{method} /{ACCOUNT}/{}{path}?{query}&{} HTTP/1.1\r\nHost: 127.0.0.1\r\n\

@@ -74,7 +74,7 @@ struct Token {
 }
 
 #[derive(Default)]
-struct State {
+struct CacheState {
     token: Option<Token>,
     error: Option<Unissued>,
     attempts: u64,
@@ -83,8 +83,8 @@ struct State {
     next: Instant,
 }
 
-struct Shared {
-    state: Mutex<State>,
+struct SharedCache {
+    state: Mutex<CacheState>,
     changed: Notify,
     // The next attempt moved, or came while tokio's timers did not run.
     look: Notify,
@@ -96,7 +96,7 @@ struct Shared {
 // request waits for an issuer that hangs, although its token is still valid.
 pub struct TokenCache {
     issuer: Arc<dyn Issuer>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedCache>,
     renewing: Mutex<Option<AbortHandle>>,
 }
 
@@ -107,7 +107,7 @@ impl TokenCache {
     ) -> TokenCache {
         TokenCache {
             issuer,
-            shared: Arc::new(Shared {
+            shared: Arc::new(SharedCache {
                 state: Mutex::default(),
                 changed: Notify::new(),
                 look: Notify::new(),
@@ -232,8 +232,8 @@ impl Drop for TokenCache {
     }
 }
 
-impl Shared {
-    fn state(&self) -> MutexGuard<'_, State> {
+impl SharedCache {
+    fn state(&self) -> MutexGuard<'_, CacheState> {
         lock(&self.state)
     }
 
@@ -287,7 +287,7 @@ impl Shared {
     }
 }
 
-async fn renew(shared: Arc<Shared>, issuer: Arc<dyn Issuer>) {
+async fn renew(shared: Arc<SharedCache>, issuer: Arc<dyn Issuer>) {
     loop {
         loop {
             let next = shared.state().next;
@@ -306,7 +306,7 @@ async fn renew(shared: Arc<Shared>, issuer: Arc<dyn Issuer>) {
     }
 }
 
-impl State {
+impl CacheState {
     fn good(&self, now: Instant) -> Option<&Token> {
         self.token.as_ref().filter(|token| now < token.until)
     }

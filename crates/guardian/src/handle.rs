@@ -34,7 +34,7 @@ use peer::Process;
 const DISMISSAL: Duration = Duration::from_secs(1);
 const POLL_INTERVAL: Duration = Duration::from_millis(2);
 
-enum State {
+enum GuardianState {
     Well,
     /// The guardian was killed; the supervisor does its work.
     Lost(Rescue),
@@ -64,7 +64,7 @@ impl OutFrame {
 /// tree, and gives the lease back.
 pub struct GuardianHandle {
     peer: Box<dyn Peer>,
-    state: State,
+    state: GuardianState,
     /// Whether an order is unfinished: the guardian must answer.
     busy: bool,
     hurry_at: Instant,
@@ -98,7 +98,7 @@ impl GuardianHandle {
     pub fn of(peer: Box<dyn Peer>, health_check: Arc<HealthCheck>) -> GuardianHandle {
         GuardianHandle {
             peer,
-            state: State::Well,
+            state: GuardianState::Well,
             busy: false,
             hurry_at: Instant::FOREVER,
             stuck: false,
@@ -115,7 +115,7 @@ impl GuardianHandle {
     /// Starts the command: [`WorkloadEvent::Started`] or [`WorkloadEvent::NotStarted`] follows. Start the next
     /// after [`WorkloadEvent::TreeEmpty`] or `NotStarted`. ETIME: the deadline passed before the start.
     pub fn start(&mut self, request: SpawnRequest) {
-        if !matches!(self.state, State::Well) {
+        if !matches!(self.state, GuardianState::Well) {
             return self.refuse(Errno::ESRCH as i32);
         }
         if self.busy || self.stuck {
@@ -248,15 +248,15 @@ impl GuardianHandle {
     pub async fn dismiss(mut self) {
         if self.busy {
             self.kill();
-            while self.busy && matches!(self.state, State::Well) {
+            while self.busy && matches!(self.state, GuardianState::Well) {
                 self.next_event().await;
             }
         }
-        while matches!(self.state, State::Lost(_)) {
+        while matches!(self.state, GuardianState::Lost(_)) {
             self.next_event().await;
         }
         match &mut self.state {
-            State::Well if self.stuck => {
+            GuardianState::Well if self.stuck => {
                 // Alone, it goes when nothing of the tree is left.
                 let guardian = self.peer.pid();
                 tracing::warn!(
@@ -265,8 +265,8 @@ impl GuardianHandle {
                 );
                 return;
             }
-            State::Well | State::Lost(_) => {}
-            State::Stuck(rescue) if self.locked => {
+            GuardianState::Well | GuardianState::Lost(_) => {}
+            GuardianState::Stuck(rescue) if self.locked => {
                 tracing::warn!(
                     "without a guardian this process keeps the lock: waiting for the last process of the command to end"
                 );
@@ -275,7 +275,7 @@ impl GuardianHandle {
                 }
                 return self.peer.retire();
             }
-            State::Stuck(_) | State::Finished => return,
+            GuardianState::Stuck(_) | GuardianState::Finished => return,
         }
         self.send(Request::Dismiss, &[]);
         let mut until = Instant::now() + DISMISSAL;
@@ -300,7 +300,7 @@ impl GuardianHandle {
     }
 
     fn send(&mut self, request: Request, payload: &[u8]) {
-        if matches!(self.state, State::Well) {
+        if matches!(self.state, GuardianState::Well) {
             self.outgoing
                 .push_back(OutFrame::new(request, payload, None));
             self.flush();

@@ -267,16 +267,16 @@ pub(super) fn kill(whom: i32, signal: i32) {
 }
 
 #[derive(Clone, Copy, Debug)]
-pub(super) enum Whose {
+pub(super) enum WaitTarget {
     Any,
     Child(i32),
 }
 
 /// Pid and exit of a child that changed as `what` says. Neither waits nor reaps. ECHILD: no such child.
-pub(super) fn waitid(whose: Whose, what: i32) -> Result<Option<(i32, Exit)>, Errno> {
-    let (kind, id) = match whose {
-        Whose::Any => (libc::P_ALL, 0),
-        Whose::Child(pid) => (libc::P_PID, libc::id_t::from(pid.unsigned_abs())),
+pub(super) fn waitid(target: WaitTarget, what: i32) -> Result<Option<(i32, Exit)>, Errno> {
+    let (kind, id) = match target {
+        WaitTarget::Any => (libc::P_ALL, 0),
+        WaitTarget::Child(pid) => (libc::P_PID, libc::id_t::from(pid.unsigned_abs())),
     };
     // Consume a stop, or it would be reported again and again.
     let keep = if what == libc::WSTOPPED {

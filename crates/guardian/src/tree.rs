@@ -19,7 +19,7 @@ use nix::errno::Errno;
 use nix::sys::wait::{WaitPidFlag, WaitStatus, waitpid};
 use nix::unistd::{Pid, getpgid};
 
-use super::raw::{self, Whose};
+use super::raw::{self, WaitTarget};
 use trafficcop_core::Exit;
 
 /// Change in a child's state.
@@ -27,6 +27,7 @@ use trafficcop_core::Exit;
 pub enum Change {
     /// The child is not reaped.
     Ended(Exit),
+    /// The child is stopped.
     Stopped,
 }
 
@@ -134,7 +135,7 @@ pub(super) fn is_in_group(pid: i32, leader: i32) -> bool {
 
 /// Returns the child's change: an end until [`reap`], a stop once.
 pub(super) fn look_at(pid: i32) -> Option<Change> {
-    let told = |what| raw::waitid(Whose::Child(pid), what).ok().flatten();
+    let told = |what| raw::waitid(WaitTarget::Child(pid), what).ok().flatten();
     if let Some((_, exit)) = told(libc::WEXITED) {
         return Some(Change::Ended(exit));
     }
@@ -142,7 +143,7 @@ pub(super) fn look_at(pid: i32) -> Option<Change> {
 }
 
 pub(super) fn any_ended() -> Option<i32> {
-    let ended = raw::waitid(Whose::Any, libc::WEXITED).ok()?;
+    let ended = raw::waitid(WaitTarget::Any, libc::WEXITED).ok()?;
     ended.map(|(pid, _)| pid)
 }
 
@@ -188,11 +189,11 @@ pub(super) fn namespace_of_children_alone(ns: &Path) -> Option<&'static str> {
 }
 
 pub(super) fn is_childless() -> bool {
-    raw::waitid(Whose::Any, libc::WEXITED).err() == Some(Errno::ECHILD)
+    raw::waitid(WaitTarget::Any, libc::WEXITED).err() == Some(Errno::ECHILD)
 }
 
 pub(super) fn is_child(pid: i32) -> bool {
-    pid > 0 && raw::waitid(Whose::Child(pid), libc::WEXITED).is_ok()
+    pid > 0 && raw::waitid(WaitTarget::Child(pid), libc::WEXITED).is_ok()
 }
 
 /// This thread's children, in a file that is opened once: later no descriptor may be free.

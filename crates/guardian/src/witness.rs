@@ -9,7 +9,7 @@ use nix::unistd::{Pid, getpid, getppid, setpgid};
 use trafficcop_core::Exit;
 use trafficcop_core::clock::Instant;
 
-use super::raw::{self, Whose};
+use super::raw::{self, WaitTarget};
 
 const TYPED: [i32; 2] = [libc::SIGINT, libc::SIGQUIT];
 // A signalled witness only has to be scheduled.
@@ -80,7 +80,7 @@ impl Witness {
     /// Returns whether a typed signal killed it.
     fn take_in(&mut self, now: Instant) -> bool {
         let Some(pid) = self.pid else { return false };
-        let Ok(Some((_, exit))) = raw::waitid(Whose::Child(pid), libc::WEXITED) else {
+        let Ok(Some((_, exit))) = raw::waitid(WaitTarget::Child(pid), libc::WEXITED) else {
             return false;
         };
         raw::reap(pid);

@@ -116,7 +116,7 @@ pub struct Blob {
     lock: BlobLock,
     config: Competitor,
     task: Option<OnceTask>,
-    state: Mutex<State>,
+    state: Mutex<BlobState>,
     data_is_told: AtomicBool,
     // Announcements and results are each written on the ETag of the one before. Of two at once one would be
     // refused, and take the other for a copy of this machine.
@@ -124,7 +124,7 @@ pub struct Blob {
 }
 
 #[derive(Default)]
-struct State {
+struct BlobState {
     // Id of this series of attempts: after a lost answer the service recognises a repeated acquire (201). A
     // fresh id would wait for this instance's own lease to run out.
     proposed: Option<String>,
@@ -213,7 +213,7 @@ impl Blob {
         })
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, BlobState> {
         lock(&self.state)
     }
 

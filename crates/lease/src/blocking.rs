@@ -29,7 +29,7 @@ pub(super) enum Stalled {
 /// hangs would collect a thread for every poll.
 pub(super) struct BlockingJobs(Arc<Semaphore>);
 
-struct Answer<T> {
+struct JobResult<T> {
     // In this order: an unclaimed result unlocks before the next job begins, which would otherwise find this
     // process's own lock.
     result: T,
@@ -84,7 +84,7 @@ impl BlockingJobs {
             let request = Request::new();
             let result = job();
             drop(request);
-            drop(sender.send(Answer {
+            drop(sender.send(JobResult {
                 result,
                 _permit: permit,
             }));

@@ -40,10 +40,10 @@ pub struct Slots {
     first: u32,
     open: Arc<Opener>,
     jobs: BlockingJobs,
-    state: Mutex<State>,
+    state: Mutex<SlotsState>,
 }
 
-struct State {
+struct SlotsState {
     // Opening the other slots would cost descriptors, and create files.
     stores: BTreeMap<u32, Arc<dyn LeaseStore>>,
     next: u32,
@@ -96,7 +96,7 @@ impl Slots {
             first,
             open,
             jobs: BlockingJobs::new(),
-            state: Mutex::new(State {
+            state: Mutex::new(SlotsState {
                 stores: BTreeMap::from([(first, store)]),
                 next: first,
                 held: None,
@@ -115,7 +115,7 @@ impl Slots {
         self
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, SlotsState> {
         lock(&self.state)
     }
 

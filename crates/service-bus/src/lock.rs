@@ -44,11 +44,11 @@ pub(super) struct Held {
     shared: Arc<SharedConnection>,
     lock: LockToken,
     ticket: Ticket,
-    state: tokio::sync::Mutex<State>,
+    state: tokio::sync::Mutex<MessageLockState>,
     lasts: Mutex<Option<Duration>>,
 }
 
-struct State {
+struct MessageLockState {
     /// Time from which the newest confirmed lock counts, and its assumed length.
     t0: Instant,
     length: Duration,
@@ -65,7 +65,7 @@ impl Held {
         t0: Instant,
         length: Duration,
     ) -> Held {
-        let state = State {
+        let state = MessageLockState {
             t0,
             length,
             settling: None,
@@ -177,7 +177,7 @@ pub(super) fn unsettled(why: &str) -> Failure {
 
 /// Closes a message whose lock the service does not know. Sends nothing on the link: a service that was wrong
 /// could still act on it.
-fn lose(state: &mut State, error: &BusError) -> Failure {
+fn lose(state: &mut MessageLockState, error: &BusError) -> Failure {
     let failure = if state.settling.is_some() {
         unsettled(&error.why())
     } else {

@@ -19,7 +19,7 @@ use tokio::task::AbortHandle;
 
 use super::error::BusError;
 use super::stream::ConnectionState;
-use super::wire::{self, Answer};
+use super::wire::{self, LinkAnswer};
 use trafficcop_azure::before;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::util::lock;
@@ -28,7 +28,7 @@ pub(super) struct RequestLink {
     /// Unique among all links of all processes.
     name: String,
     sender: tokio::sync::Mutex<Sender>,
-    waiting: Arc<Waiting<Answer>>,
+    waiting: Arc<Waiting<LinkAnswer>>,
     next: AtomicU64,
     state: Arc<ConnectionState>,
     reading: AbortHandle,
@@ -80,7 +80,7 @@ impl RequestLink {
         marks: [(&str, SimpleValue); N],
         body: Value,
         give_up_at: Instant,
-    ) -> Result<Answer, BusError> {
+    ) -> Result<LinkAnswer, BusError> {
         let sent = Instant::now();
         let number = self.next.fetch_add(1, Ordering::Relaxed);
         let id = format!("{}:{number}", self.name);
@@ -148,7 +148,11 @@ impl Drop for RequestLink {
     }
 }
 
-async fn read(mut receiver: Receiver, waiting: Arc<Waiting<Answer>>, state: Arc<ConnectionState>) {
+async fn read(
+    mut receiver: Receiver,
+    waiting: Arc<Waiting<LinkAnswer>>,
+    state: Arc<ConnectionState>,
+) {
     loop {
         match receiver.recv::<Body<Value>>().await {
             Ok(delivery) => {

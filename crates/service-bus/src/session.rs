@@ -351,11 +351,11 @@ struct HeldMessage {
     delivery: u32,
     lock: Option<LockToken>,
     number: Option<i64>,
-    state: tokio::sync::Mutex<State>,
+    state: tokio::sync::Mutex<MessageState>,
 }
 
 #[derive(Default)]
-struct State {
+struct MessageState {
     settling: bool,
     /// Whether the service has refused it on the link: its last answer there.
     refused: bool,

@@ -143,7 +143,7 @@ impl Taken {
 /// lock is renewed once before the message is handed out.
 #[derive(Default)]
 pub(super) struct Prefetch {
-    state: Mutex<State>,
+    state: Mutex<PrefetchState>,
     /// Signal for a message to hand out.
     pub(super) filled: Notify,
     /// Signal for the connection task.
@@ -153,7 +153,7 @@ pub(super) struct Prefetch {
 }
 
 #[derive(Default)]
-struct State {
+struct PrefetchState {
     wanted: usize,
     /// Moments before each credit that is out was given, the oldest first.
     credit: VecDeque<Instant>,
@@ -164,7 +164,7 @@ struct State {
     closed: bool,
 }
 
-impl State {
+impl PrefetchState {
     fn here(&self) -> usize {
         self.ready.len() + self.old.len() + self.busy
     }
@@ -240,7 +240,7 @@ impl Prefetch {
         None
     }
 
-    fn lay_down(&self, state: &mut State, taken: Taken, now: Instant) {
+    fn lay_down(&self, state: &mut PrefetchState, taken: Taken, now: Instant) {
         if taken.is_old(now) {
             state.old.push(taken);
             self.changed.notify_one();

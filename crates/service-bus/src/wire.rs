@@ -388,7 +388,7 @@ fn cut(text: &str) -> String {
 }
 
 #[derive(Debug)]
-pub(super) struct Answer {
+pub(super) struct LinkAnswer {
     pub(super) status: i64,
     pub(super) condition: String,
     pub(super) text: String,
@@ -396,7 +396,7 @@ pub(super) struct Answer {
 }
 
 /// Decodes an answer, and the identifier of its request.
-pub(super) fn answer(message: Message<Body<Value>>) -> Option<(String, Answer)> {
+pub(super) fn answer(message: Message<Body<Value>>) -> Option<(String, LinkAnswer)> {
     // By order alone a late answer would shift all that follow.
     let id = message.properties?.correlation_id?;
     let marks = message.application_properties?.0;
@@ -417,7 +417,7 @@ pub(super) fn answer(message: Message<Body<Value>>) -> Option<(String, Answer)> 
         Body::Value(value) => value.0,
         _ => Value::Null,
     };
-    let answer = Answer {
+    let answer = LinkAnswer {
         status,
         condition: text(mark("errorCondition", "error-condition")),
         text: text(mark("statusDescription", "status-description")),
@@ -426,7 +426,7 @@ pub(super) fn answer(message: Message<Body<Value>>) -> Option<(String, Answer)> 
     Some((identifier(&id), answer))
 }
 
-impl Answer {
+impl LinkAnswer {
     pub(super) fn result(self) -> Result<Value, BusError> {
         if (200..300).contains(&self.status) {
             return Ok(self.body);

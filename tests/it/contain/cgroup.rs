@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use trafficcop_guardian::containment::{Cgroup, Forked};
 use trafficcop_guardian::{self, Contain, Program, Setup};
 
-use crate::contain::PATIENCE;
+use crate::contain::WAIT_LIMIT;
 use crate::contain::role::{Role, arguments, dies, is_root, pidfd, say, told, within};
 use crate::support::scene::Scene;
 
@@ -178,7 +178,7 @@ fn kill_all_of(cgroup: &Cgroup) {
     cgroup.kill().expect("killed");
     while !cgroup.is_empty() {
         let mut entries = [PollFd::new(cgroup.events(), PollFlags::POLLPRI)];
-        assert_eq!(poll(&mut entries, PollTimeout::from(PATIENCE)), Ok(1));
+        assert_eq!(poll(&mut entries, PollTimeout::from(WAIT_LIMIT)), Ok(1));
     }
 }
 
@@ -367,7 +367,7 @@ fn role_delegated() {
     }
     while !cgroup.is_empty() {
         let mut entries = [PollFd::new(cgroup.events(), PollFlags::POLLPRI)];
-        assert_eq!(poll(&mut entries, PollTimeout::from(PATIENCE)), Ok(1));
+        assert_eq!(poll(&mut entries, PollTimeout::from(WAIT_LIMIT)), Ok(1));
     }
     cgroup.remove().expect("removed");
 }

@@ -10,4 +10,4 @@ pub(crate) mod namespace;
 mod role;
 mod terminal;
 
-const PATIENCE: u16 = 60_000;
+const WAIT_LIMIT: u16 = 60_000;

@@ -9,7 +9,7 @@ use std::sync::Arc;
 use nix::poll::{PollFd, PollFlags, PollTimeout, poll};
 use nix::unistd::Pid;
 
-use crate::contain::PATIENCE;
+use crate::contain::WAIT_LIMIT;
 use crate::support::programs::{Ourselves, ourselves};
 
 pub(crate) struct Role {
@@ -125,7 +125,7 @@ pub(crate) fn pidfd(pid: i32) -> OwnedFd {
 }
 
 pub(crate) fn dies(process: &OwnedFd) -> bool {
-    within(process, PATIENCE)
+    within(process, WAIT_LIMIT)
 }
 
 pub(crate) fn within(process: &OwnedFd, milliseconds: u16) -> bool {

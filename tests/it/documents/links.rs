@@ -92,7 +92,7 @@ fn plain(path: &Path) -> Option<PathBuf> {
     Some(plain)
 }
 
-fn flaw(path: &str, document: &str, target: &str) -> Option<String> {
+fn problem(path: &str, document: &str, target: &str) -> Option<String> {
     if target.starts_with("https://") {
         return None;
     }
@@ -126,17 +126,17 @@ fn flaw(path: &str, document: &str, target: &str) -> Option<String> {
 #[test]
 fn every_link_of_the_documents_leads_somewhere() {
     let mut checked = 0;
-    let mut flaws = Vec::new();
+    let mut problems = Vec::new();
     for path in documents() {
         let document = text(&path);
         for target in targets(&document) {
             checked += 1;
-            if let Some(flaw) = flaw(&path, &document, &target) {
-                flaws.push(format!("{path}: {target}: {flaw}"));
+            if let Some(problem) = problem(&path, &document, &target) {
+                problems.push(format!("{path}: {target}: {problem}"));
             }
         }
     }
-    assert!(flaws.is_empty(), "{}", flaws.join("\n"));
+    assert!(problems.is_empty(), "{}", problems.join("\n"));
     assert!(checked >= 100, "only {checked} links were found");
 }
 
@@ -152,7 +152,7 @@ fn a_link_that_leads_nowhere_is_found() {
         "once.md",
         "../README.md#recipes",
     ] {
-        assert_eq!(flaw("docs/once.md", page, target), None, "{target}");
+        assert_eq!(problem("docs/once.md", page, target), None, "{target}");
     }
     for target in [
         "#thrice",
@@ -163,7 +163,7 @@ fn a_link_that_leads_nowhere_is_found() {
         "http://x.org",
         "../../a",
     ] {
-        assert!(flaw("docs/once.md", page, target).is_some(), "{target}");
+        assert!(problem("docs/once.md", page, target).is_some(), "{target}");
     }
 }
 
@@ -176,8 +176,8 @@ fn documents_named_in_sources_exist() {
                 .rfind(|c| !part(c))
                 .map_or(0, |before| before + 1);
             let link = text[begin..].split(|c| !part(c)).next().unwrap_or_default();
-            let flaw = flaw("README.md", "", link.trim_end_matches('.'));
-            assert_eq!(flaw, None, "{}", path.display());
+            let problem = problem("README.md", "", link.trim_end_matches('.'));
+            assert_eq!(problem, None, "{}", path.display());
         }
     };
     for folder in ["src", "examples", "man"] {

@@ -29,7 +29,7 @@ pub(crate) struct Asked {
     pub(crate) body: String,
 }
 
-struct State {
+struct DeskState {
     manner: Capabilities,
     asked: Vec<Asked>,
     issued: Vec<String>,
@@ -40,7 +40,7 @@ struct State {
 pub(crate) struct Desk {
     pub(crate) port: u16,
     secure: bool,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<DeskState>>,
 }
 
 /// Makes a token that Azurite accepts, valid for this many seconds.
@@ -71,7 +71,7 @@ impl Desk {
     fn start(secure: bool) -> Desk {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let port = listener.local_addr().expect("it is bound").port();
-        let state = Arc::new(Mutex::new(State {
+        let state = Arc::new(Mutex::new(DeskState {
             manner: Capabilities::Issue(super::HOUR),
             asked: Vec::new(),
             issued: Vec::new(),
@@ -130,15 +130,15 @@ impl Drop for Desk {
     }
 }
 
-fn lock(state: &Mutex<State>) -> MutexGuard<'_, State> {
+fn lock(state: &Mutex<DeskState>) -> MutexGuard<'_, DeskState> {
     state.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 trait Line: Read + Write {}
 impl<T: Read + Write> Line for T {}
 
-fn serve(stream: TcpStream, secure: bool, state: &Mutex<State>) {
-    let _ = stream.set_read_timeout(Some(crate::support::PATIENCE));
+fn serve(stream: TcpStream, secure: bool, state: &Mutex<DeskState>) {
+    let _ = stream.set_read_timeout(Some(crate::support::WAIT_LIMIT));
     let mut line: Box<dyn Line> = if secure {
         let config = Arc::clone(&authority().server);
         let connection = ServerConnection::new(config).expect("a connection");

@@ -123,7 +123,7 @@ fn libraries_show_no_secret_at_their_highest_log_level() {
             };
             let competitor = Competitor::new(candidate, std::time::Duration::from_secs(15));
             let blob = Blob::open(&lock, &competitor).expect("a store");
-            let later = || trafficcop::Instant::now() + crate::support::PATIENCE;
+            let later = || trafficcop::Instant::now() + crate::support::WAIT_LIMIT;
             let refusal = format!(r#"{{"error":"x","error_description":"{SECRET}"}}"#);
             stage.desk.set(Capabilities::Answer(401, refusal));
             let said = blob.acquire(later()).await.expect_err("refused");

@@ -7,7 +7,7 @@ use std::os::unix::net::UnixStream;
 use std::path::Path;
 
 use crate::support::instance::Instance;
-use crate::support::{PATIENCE, await_for};
+use crate::support::{WAIT_LIMIT, await_for};
 
 #[derive(Debug)]
 pub(crate) struct Reply {
@@ -28,7 +28,7 @@ pub(crate) fn address(instance: &Instance) -> SocketAddr {
 
 pub(crate) fn connect(to: SocketAddr) -> io::Result<TcpStream> {
     let stream = TcpStream::connect(to)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(WAIT_LIMIT))?;
     Ok(stream)
 }
 
@@ -72,7 +72,7 @@ pub(crate) fn get(to: SocketAddr, path: &str) -> Reply {
 
 pub(crate) fn get_at(path: &Path, page: &str) -> Reply {
     let mut stream = UnixStream::connect(path).expect("an instance listens there");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a limit");
     stream
         .write_all(request("GET", page).as_bytes())
         .expect("it reads");

@@ -42,7 +42,7 @@ fn crash(instance: Instance, guardian: i32, victim: Victim) {
     }
 }
 
-enum Stranger {
+enum Foreign {
     File(fs::File),
     Blob,
 }
@@ -62,24 +62,24 @@ fn flock(file: &fs::File, kind: i32) {
     nix::fcntl::fcntl(file, request).expect("the lock is free");
 }
 
-impl Stranger {
-    fn takes(stage: &Stage) -> Stranger {
+impl Foreign {
+    fn takes(stage: &Stage) -> Foreign {
         if let Some(blob) = &stage.blob {
             blob.create(&[]);
             blob.acquire(STRANGER, 60);
-            return Stranger::Blob;
+            return Foreign::Blob;
         }
         let mut options = fs::OpenOptions::new();
         options.read(true).write(true).create(true).truncate(false);
         let file = options.open(stage.scene.lock()).expect("the lock file");
         flock(&file, nix::libc::F_WRLCK);
-        Stranger::File(file)
+        Foreign::File(file)
     }
 
     fn leaves(self, stage: &Stage) {
         match self {
-            Stranger::File(file) => flock(&file, nix::libc::F_UNLCK),
-            Stranger::Blob => stage.blob().release(STRANGER),
+            Foreign::File(file) => flock(&file, nix::libc::F_UNLCK),
+            Foreign::Blob => stage.blob().release(STRANGER),
         }
     }
 }
@@ -110,13 +110,13 @@ fn each_victim(container: &str, play: fn(&Stage, Victim)) {
 #[test]
 fn before_the_command_another_runs_it() {
     each_victim("crash-before", |stage, victim| {
-        let stranger = Stranger::takes(stage);
+        let foreign = Foreign::takes(stage);
         let one = stage.candidate("one", &[]);
         one.await_log("standing by");
         let guardian = one.guardian();
         signal(guardian, Signal::SIGSTOP);
         processes::await_stopped(guardian);
-        stranger.leaves(stage);
+        foreign.leaves(stage);
         await_record_of(stage, "one");
         crash(one, guardian, victim);
         let two = stage.late("two", &[]);

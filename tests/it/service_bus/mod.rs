@@ -18,7 +18,7 @@ use service_bus_stand_in::{
     Broker, Counts, Event, Message, QueueSettings, Settings, View, Waiting,
 };
 
-use crate::support::PATIENCE;
+use crate::support::WAIT_LIMIT;
 use crate::support::instance::{Finished, Instance, Run, assert_ended};
 use crate::support::scene::Scene;
 use crate::support::stopping::stopped_by;
@@ -104,7 +104,7 @@ impl Stage {
         what: &str,
         look: impl FnMut(View<'_>) -> Option<T> + Send + 'static,
     ) -> T {
-        let seen = self.broker.wait(PATIENCE, look);
+        let seen = self.broker.wait(WAIT_LIMIT, look);
         seen.unwrap_or_else(|| panic!("waited in vain for {what}: {:?}", self.events()))
     }
 

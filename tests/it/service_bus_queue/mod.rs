@@ -33,14 +33,14 @@ const JOBS: &str = "jobs";
 const DEAD: &str = "jobs/$DeadLetterQueue";
 
 /// Generous: a slow machine is no failure.
-const PATIENCE: Duration = Duration::from_secs(60);
+const WAIT_LIMIT: Duration = Duration::from_secs(60);
 
 fn later(millis: u64) -> Instant {
     Instant::now() + Duration::from_millis(millis)
 }
 
 fn patiently() -> Instant {
-    Instant::now() + PATIENCE
+    Instant::now() + WAIT_LIMIT
 }
 
 struct Scene {

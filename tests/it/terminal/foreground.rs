@@ -6,13 +6,13 @@ use std::time::Instant;
 use nix::sys::signal::{Signal, kill};
 use nix::unistd::{Pid, tcgetpgrp};
 
-use super::{Duration, PATIENCE, Session, awaits_end_of, pid_in, start_noted};
+use super::{Duration, Session, WAIT_LIMIT, awaits_end_of, pid_in, start_noted};
 
 impl Session {
     fn has_in_front(&self, group: i32) {
         let begun = Instant::now();
         while tcgetpgrp(&self.keys) != Ok(Pid::from_raw(group)) {
-            assert!(begun.elapsed() < PATIENCE, "{group} is not in front");
+            assert!(begun.elapsed() < WAIT_LIMIT, "{group} is not in front");
             std::thread::sleep(Duration::from_millis(10));
         }
     }

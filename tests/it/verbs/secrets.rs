@@ -16,7 +16,7 @@ use crate::support::instance::{Ended, Finished, Instance, Run};
 use crate::support::processes;
 use crate::support::proxy::{Call, Fate, Proxy};
 use crate::support::scene::Scene;
-use crate::support::{PATIENCE, await_for};
+use crate::support::{WAIT_LIMIT, await_for};
 
 /// Log filters of the client libraries, of those in other languages, and of usual Rust programs.
 const LOUD: [(&str, &str); 5] = [
@@ -151,7 +151,7 @@ impl Kind {
             "healthz", "readyz", "leader", "status", "metrics", "nothing",
         ] {
             let mut stream = TcpStream::connect(&at).expect("it answers");
-            stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+            stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a limit");
             write!(stream, "GET /{page} HTTP/1.1\r\nHost: here\r\n\r\n").expect("it reads");
             let mut text = String::new();
             stream.read_to_string(&mut text).expect("it answers");

@@ -11,7 +11,7 @@ use serde_json::Value;
 use super::*;
 use crate::support::instance::Instance;
 use crate::support::proxy::{Mode, Proxy};
-use crate::support::{PATIENCE, await_for};
+use crate::support::{WAIT_LIMIT, await_for};
 
 fn get(instance: &Instance, page: &str) -> (u16, String) {
     let words = "answering at http://";
@@ -20,7 +20,7 @@ fn get(instance: &Instance, page: &str) -> (u16, String) {
     let (_, rest) = log.split_once(words).expect("awaited");
     let address = rest.split(['\n', '"']).next().expect("an address");
     let mut stream = TcpStream::connect(address).expect("an instance listens");
-    stream.set_read_timeout(Some(PATIENCE)).expect("a limit");
+    stream.set_read_timeout(Some(WAIT_LIMIT)).expect("a limit");
     let request = format!("GET {page} HTTP/1.1\r\nHost: here\r\n\r\n");
     stream.write_all(request.as_bytes()).expect("it reads");
     let mut answer = String::new();

@@ -11,7 +11,7 @@ use trafficcop_core::observed::Exists;
 use super::memories::{LEASES, MARGIN, Memories, Told, ticks_of};
 use super::mistakes::Mistake;
 use super::states::{
-    Break, Call, Kind, Made, Process, Record, Run, Stage, State, claim, make, make_broken,
+    Break, Call, ChainState, Kind, Made, Process, Record, Run, Stage, claim, make, make_broken,
 };
 use crate::model::explore::{Space, explore};
 use crate::{number, print};
@@ -39,7 +39,7 @@ pub(crate) struct Found {
 struct Search {
     bound: Bound,
     memories: Memories,
-    reached: Vec<State>,
+    reached: Vec<ChainState>,
 }
 
 pub(crate) fn search(bound: Bound, mistake: Option<Mistake>) -> Found {
@@ -52,7 +52,7 @@ pub(crate) fn search(bound: Bound, mistake: Option<Mistake>) -> Found {
         memory: search.memories.tell(p, 0, Told::New(p, 0)).0,
         ..Process::default()
     };
-    let first = State {
+    let first = ChainState {
         tick: 0,
         latest: 0,
         faults: 0,
@@ -62,7 +62,7 @@ pub(crate) fn search(bound: Bound, mistake: Option<Mistake>) -> Found {
         strayed: false,
     };
     let found = explore(&mut search, first);
-    let as_text = |way: Vec<State>| way.iter().map(|state| format!("{state:?}")).collect();
+    let as_text = |way: Vec<ChainState>| way.iter().map(|state| format!("{state:?}")).collect();
     Found {
         states: found.states,
         depth: found.depth,
@@ -71,23 +71,23 @@ pub(crate) fn search(bound: Bound, mistake: Option<Mistake>) -> Found {
 }
 
 impl Space for Search {
-    type State = State;
+    type State = ChainState;
     type Key = [u64; 3];
 
-    fn key(&self, state: &State) -> [u64; 3] {
+    fn key(&self, state: &ChainState) -> [u64; 3] {
         state.key()
     }
 
     /// Whether two commands with unbroken leases overlap, or a holder continued from another's
     /// version.
-    fn is_bad(&self, state: &State) -> bool {
+    fn is_bad(&self, state: &ChainState) -> bool {
         let lives = |process: &Process| process.run != Run::Idle && !process.broken;
         state.processes.iter().all(lives) || state.strayed
     }
 
-    fn successors(&mut self, state: State, reached: &mut Vec<State>) {
+    fn successors(&mut self, state: ChainState, reached: &mut Vec<ChainState>) {
         self.goes_on(state);
-        reached.extend(self.reached.drain(..).map(State::tidied));
+        reached.extend(self.reached.drain(..).map(ChainState::tidied));
     }
 }
 
@@ -96,7 +96,7 @@ impl Search {
         self.memories.mistake == Some(mistake)
     }
 
-    fn tell(&mut self, p: usize, state: &mut State, told: Told) -> Option<Exists> {
+    fn tell(&mut self, p: usize, state: &mut ChainState, told: Told) -> Option<Exists> {
         let process = &mut state.processes[p];
         let whose = u8::try_from(p).expect("two");
         let (memory, answer) = self.memories.tell(whose, process.memory, told);
@@ -104,7 +104,7 @@ impl Search {
         answer
     }
 
-    fn goes_on(&mut self, state: State) {
+    fn goes_on(&mut self, state: ChainState) {
         for p in 0..2 {
             self.looks(state, p);
             self.begins(state, p);
@@ -130,7 +130,7 @@ impl Search {
 
     /// Plays an operator, who announces the break, makes the next version, and writes that the lock
     /// is free; each at any time, or never.
-    fn breaks(&mut self, mut state: State) {
+    fn breaks(&mut self, mut state: ChainState) {
         match state.operator {
             Break::NotYet if self.bound.breaks => {
                 for version in 1..=state.latest.min(self.bound.versions - 1) {
@@ -161,7 +161,7 @@ impl Search {
 
     /// Whether no operator can have made the version after this one. The process tests it by making
     /// the operator's announcement itself. After an announcement or a lost answer it is unknown.
-    fn is_unbroken(&self, state: &mut State, version: u8) -> bool {
+    fn is_unbroken(&self, state: &mut ChainState, version: u8) -> bool {
         if !self.bound.breaks || self.is(Mistake::BreakIsOverlooked) {
             return true;
         }
@@ -169,7 +169,7 @@ impl Search {
     }
 
     /// Sees any version from the last seen one on, with its record or without.
-    fn looks(&mut self, state: State, p: usize) {
+    fn looks(&mut self, state: ChainState, p: usize) {
         let process = state.processes[p];
         if process.call.kind != Kind::None || process.run != Run::Idle || process.orphaned {
             return;
@@ -207,7 +207,7 @@ impl Search {
     }
 
     /// Ends a tenure: the next one has another number.
-    fn renumber(&mut self, state: &mut State, p: usize, released: bool) -> bool {
+    fn renumber(&mut self, state: &mut ChainState, p: usize, released: bool) -> bool {
         let process = &mut state.processes[p];
         if process.number == LAST_NUMBER {
             return false;
@@ -224,7 +224,7 @@ impl Search {
         true
     }
 
-    fn begins(&mut self, state: State, p: usize) {
+    fn begins(&mut self, state: ChainState, p: usize) {
         let mut state = state;
         let process = &mut state.processes[p];
         if process.call.kind != Kind::None || !process.tenure {
@@ -252,7 +252,7 @@ impl Search {
     }
 
     /// Lets a request arrive, or not; an abandoned one, too.
-    fn travels(&mut self, state: State, p: usize) {
+    fn travels(&mut self, state: ChainState, p: usize) {
         let process = state.processes[p];
         if process.late > 0 {
             let mut state = state;
@@ -288,11 +288,11 @@ impl Search {
         }
     }
 
-    fn one_more(&self, state: &State) -> Option<u8> {
+    fn one_more(&self, state: &ChainState) -> Option<u8> {
         (state.faults < self.bound.faults).then_some(state.faults + 1)
     }
 
-    fn is_answered(&mut self, state: State, p: usize) {
+    fn is_answered(&mut self, state: ChainState, p: usize) {
         let call = state.processes[p].call;
         if call.kind == Kind::None {
             return;
@@ -308,7 +308,7 @@ impl Search {
             };
             self.tell(p, &mut state, Told::Made(call.version, sent));
             if let Some(faults) = self.one_more(&state) {
-                let mut state = State { faults, ..state };
+                let mut state = ChainState { faults, ..state };
                 let process = &mut state.processes[p];
                 process.call = Call::default();
                 if call.kind != Kind::Take {
@@ -362,7 +362,7 @@ impl Search {
         }
     }
 
-    fn succeeds(&mut self, mut state: State, p: usize, call: Call, version: u8) {
+    fn succeeds(&mut self, mut state: ChainState, p: usize, call: Call, version: u8) {
         let tick = state.tick;
         let process = &mut state.processes[p];
         process.call = Call::default();
@@ -399,7 +399,7 @@ impl Search {
         self.reached.push(state);
     }
 
-    fn ends(&mut self, state: State, p: usize) {
+    fn ends(&mut self, state: ChainState, p: usize) {
         let process = state.processes[p];
         if process.writes > 0 {
             let mut state = state;
@@ -424,7 +424,7 @@ impl Search {
             && process.tenure
             && let Some(faults) = self.one_more(&state)
         {
-            let mut state = State { faults, ..state };
+            let mut state = ChainState { faults, ..state };
             let process = &mut state.processes[p];
             process.orphaned = true;
             if process.run == Run::Runs {

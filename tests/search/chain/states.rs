@@ -88,7 +88,7 @@ pub(crate) struct Process {
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) struct State {
+pub(crate) struct ChainState {
     pub(crate) tick: u8,
     pub(crate) latest: u8,
     pub(crate) faults: u8,
@@ -99,8 +99,8 @@ pub(crate) struct State {
     pub(crate) strayed: bool,
 }
 
-impl State {
-    pub(crate) fn tidied(mut self) -> State {
+impl ChainState {
+    pub(crate) fn tidied(mut self) -> ChainState {
         for process in &mut self.processes {
             if process.run == Run::Idle {
                 process.t0 = 0;
@@ -151,7 +151,7 @@ impl State {
     }
 }
 
-pub(crate) fn make(state: &mut State, p: usize, version: u8) -> Stage {
+pub(crate) fn make(state: &mut ChainState, p: usize, version: u8) -> Stage {
     if version <= state.latest {
         return Stage::Exists;
     }
@@ -169,7 +169,7 @@ pub(crate) fn make(state: &mut State, p: usize, version: u8) -> Stage {
 }
 
 /// Makes an operator's version, which breaks the lease of the one before.
-pub(crate) fn make_broken(state: &mut State, version: u8) -> Stage {
+pub(crate) fn make_broken(state: &mut ChainState, version: u8) -> Stage {
     if version <= state.latest {
         return Stage::Exists;
     }
@@ -191,7 +191,7 @@ pub(crate) fn make_broken(state: &mut State, version: u8) -> Stage {
     clippy::option_option,
     reason = "there is none to read, and there is none that is read"
 )]
-pub(crate) fn claim(state: &State, version: u8, read: bool) -> Option<Option<(u8, u8, bool)>> {
+pub(crate) fn claim(state: &ChainState, version: u8, read: bool) -> Option<Option<(u8, u8, bool)>> {
     let made = state.made[usize::from(version)];
     match (made.record, read) {
         (_, false) => Some(None),

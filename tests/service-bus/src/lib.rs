@@ -26,8 +26,8 @@ mod broker;
 pub mod codec;
 
 pub use broker::{
-    Access, Act, Broker, Counts, Entry, Event, Fault, LOCK_LOST, On, Outcome, QueueSettings,
-    Settings, State, View, Waiting, Way,
+    Access, Act, Broker, Counts, Entry, Event, Fault, LOCK_LOST, MessageState, On, Outcome,
+    QueueSettings, Settings, View, Waiting, Way,
 };
 #[cfg(feature = "tls")]
 pub use broker::{Tls, TlsError};

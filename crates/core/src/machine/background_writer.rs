@@ -48,12 +48,12 @@ struct Pending<T> {
     idle: bool,
 }
 
-struct Shared<T> {
+struct WriterQueue<T> {
     pending: Mutex<Pending<T>>,
     changed: Condvar,
 }
 
-impl<T> Shared<T> {
+impl<T> WriterQueue<T> {
     fn lock(&self) -> MutexGuard<'_, Pending<T>> {
         lock(&self.pending)
     }
@@ -61,7 +61,7 @@ impl<T> Shared<T> {
 
 /// Queue, with the thread that works it off. Dropping it waits a while for that.
 pub struct BackgroundWriter<T> {
-    shared: Arc<Shared<T>>,
+    shared: Arc<WriterQueue<T>>,
 }
 
 impl<T: Send + 'static> BackgroundWriter<T> {
@@ -93,7 +93,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
             idle: false,
         };
         BackgroundWriter {
-            shared: Arc::new(Shared {
+            shared: Arc::new(WriterQueue {
                 pending: Mutex::new(pending),
                 changed: Condvar::new(),
             }),
@@ -146,7 +146,7 @@ impl<T> Drop for BackgroundWriter<T> {
     }
 }
 
-fn serve<T>(shared: &Shared<T>, work: &mut impl FnMut(T)) {
+fn serve<T>(shared: &WriterQueue<T>, work: &mut impl FnMut(T)) {
     let mut pending = shared.lock();
     loop {
         if let Some(one) = pending.waiting.pop_front() {

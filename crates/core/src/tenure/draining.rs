@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::context::Context;
-use super::held_lease::Answer;
+use super::held_lease::RenewalAnswer;
 use super::holding::CommandRun;
 use super::{Phase, Releasing, Step, resting};
 use crate::clock::Instant;
@@ -107,7 +107,7 @@ impl Draining {
                 let (term_at, kill_at) = (held_lease.term_at(), held_lease.kill_at());
                 let answer = held_lease.renewed(context, step.now, t0, reply, kill_at);
                 match answer {
-                    Answer::Lost(why) => {
+                    RenewalAnswer::Lost(why) => {
                         self.cause = lost(self.cause, why);
                         if step.now >= self.killed_at() {
                             self.kill(step);
@@ -118,13 +118,13 @@ impl Draining {
                     }
                     // Keeps others out while the tree dies, but postpones no kill.
                     _ if self.killing => {}
-                    Answer::Confirmed => {
+                    RenewalAnswer::Confirmed => {
                         step.extend(held_lease);
                         context.answered(step);
                     }
-                    Answer::Doubt(why) => context.doubts(step, why, Some(term_at)),
+                    RenewalAnswer::Doubt(why) => context.doubts(step, why, Some(term_at)),
                     // Only after a loss: the deadlines stay.
-                    Answer::TooLate => {}
+                    RenewalAnswer::TooLate => {}
                 }
                 self.go_on(step)
             }

@@ -46,7 +46,7 @@ enum Renewal {
 }
 
 #[derive(Debug, PartialEq, Eq)]
-pub(super) enum Answer {
+pub(super) enum RenewalAnswer {
     /// The deadlines have moved on.
     Confirmed,
     /// A success that does not count, after kill_at or a loss.
@@ -195,40 +195,40 @@ impl HeldLease {
         t0: Instant,
         reply: Result<(), Failure>,
         limit: Instant,
-    ) -> Answer {
+    ) -> RenewalAnswer {
         match reply {
             Ok(()) => self.confirm(now, t0),
             Err(Failure::Held(info)) => {
                 self.lose(now, None);
                 let who = info.holder.as_deref().unwrap_or("another");
-                Answer::Lost(format!("held by {who}"))
+                RenewalAnswer::Lost(format!("held by {who}"))
             }
             Err(Failure::Lost { until, why }) => {
                 self.lose(now, until);
-                Answer::Lost(why)
+                RenewalAnswer::Lost(why)
             }
             Err(Failure::Transient { why, retry_after }) => {
                 // One attempt must remain before the limit.
                 self.retry(context, now, retry_after, limit - self.pace());
-                Answer::Doubt(why)
+                RenewalAnswer::Doubt(why)
             }
             // A key is being rotated, or a right was taken away by mistake: that may be mended in time.
             Err(Failure::Fatal { why, .. }) => {
                 self.retry(context, now, None, limit);
-                Answer::Doubt(why)
+                RenewalAnswer::Doubt(why)
             }
             // This does not answer a renewal, so it proves nothing.
             Err(over @ Failure::AlreadyDone(_)) => {
                 self.retry(context, now, None, limit);
-                Answer::Doubt(over.to_string())
+                RenewalAnswer::Doubt(over.to_string())
             }
         }
     }
 
-    fn confirm(&mut self, now: Instant, t0: Instant) -> Answer {
+    fn confirm(&mut self, now: Instant, t0: Instant) -> RenewalAnswer {
         if now >= self.kill_at() || self.lost() {
             self.renewal = Renewal::Over;
-            return Answer::TooLate;
+            return RenewalAnswer::TooLate;
         }
         // Never back: answers can overtake each other.
         self.t0 = self.t0.max(t0.min(now));
@@ -236,7 +236,7 @@ impl HeldLease {
         self.renewal = self
             .budget
             .map_or(Renewal::Over, |b| Renewal::Due(b.renew_at(self.t0)));
-        Answer::Confirmed
+        RenewalAnswer::Confirmed
     }
 
     /// The lease is safe until `until` only; `None`: not even now.

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use super::context::Context;
 use super::draining::Draining;
-use super::held_lease::{Answer, HeldLease};
+use super::held_lease::{HeldLease, RenewalAnswer};
 use super::{Phase, Releasing, Step, resting};
 use crate::clock::Instant;
 use crate::hold_policy::History;
@@ -46,17 +46,17 @@ impl Confirming {
         match event {
             Event::Renewed { t0, reply } => {
                 match self.held_lease.renewed(context, step.now, t0, reply, limit) {
-                    Answer::Confirmed if self.held_lease.half_gone(step.now) => {
+                    RenewalAnswer::Confirmed if self.held_lease.half_gone(step.now) => {
                         self.held_lease.hurry(step.now);
                         self.go_on(step)
                     }
-                    Answer::Confirmed => Holding::begin(self.held_lease, context, step),
-                    Answer::Doubt(why) => {
+                    RenewalAnswer::Confirmed => Holding::begin(self.held_lease, context, step),
+                    RenewalAnswer::Doubt(why) => {
                         context.doubts(step, why, None);
                         self.go_on(step)
                     }
-                    Answer::TooLate => self.give_back(context, step, None),
-                    Answer::Lost(why) => {
+                    RenewalAnswer::TooLate => self.give_back(context, step, None),
+                    RenewalAnswer::Lost(why) => {
                         context.doubts(step, why, None);
                         self.give_back(context, step, None)
                     }
@@ -245,18 +245,18 @@ impl Holding {
             Event::Renewed { t0, reply } => {
                 let held_lease = &mut self.run.held_lease;
                 match held_lease.renewed(context, step.now, t0, reply, term_at) {
-                    Answer::Confirmed => {
+                    RenewalAnswer::Confirmed => {
                         step.extend(held_lease);
                         context.answered(step);
                         self.go_on(step)
                     }
-                    Answer::Doubt(why) => {
+                    RenewalAnswer::Doubt(why) => {
                         context.doubts(step, why, Some(term_at));
                         self.go_on(step)
                     }
                     // The check of the clock excludes this.
-                    Answer::TooLate => self.go_on(step),
-                    Answer::Lost(why) => self.lost(context, step, why),
+                    RenewalAnswer::TooLate => self.go_on(step),
+                    RenewalAnswer::Lost(why) => self.lost(context, step, why),
                 }
             }
             Event::Workload(WorkloadEvent::Started { .. }) => {

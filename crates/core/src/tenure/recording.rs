@@ -6,7 +6,7 @@
 use std::time::Duration;
 
 use super::context::Context;
-use super::held_lease::Answer;
+use super::held_lease::RenewalAnswer;
 use super::holding::CommandRun;
 use super::{Phase, Releasing, Step};
 use crate::budget::{ATTEMPT, RETRY};
@@ -100,14 +100,16 @@ impl Recording {
                 let limit = self.limit();
                 let held_lease = &mut self.run.held_lease;
                 match held_lease.renewed(context, step.now, t0, reply, limit) {
-                    Answer::Confirmed => {
+                    RenewalAnswer::Confirmed => {
                         context.answered(step);
                         self.empty_at = self.empty_at.filter(|at| t0 < *at);
                     }
-                    Answer::Doubt(why) => context.doubts(step, why, None),
-                    Answer::TooLate => {}
+                    RenewalAnswer::Doubt(why) => context.doubts(step, why, None),
+                    RenewalAnswer::TooLate => {}
                     // The rest of a lease that is being broken is enough for a record.
-                    Answer::Lost(why) => self.why = Some(format!("the lease was lost: {why}")),
+                    RenewalAnswer::Lost(why) => {
+                        self.why = Some(format!("the lease was lost: {why}"))
+                    }
                 }
                 self.go_on(context, step)
             }

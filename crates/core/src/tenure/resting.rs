@@ -1,7 +1,7 @@
 //! Control with nothing running: the lease is kept for a restart, or for a minimal hold.
 
 use super::context::Context;
-use super::held_lease::Answer;
+use super::held_lease::RenewalAnswer;
 use super::holding::{CommandRun, in_doubt};
 use super::{Holding, Phase, Releasing, Step, recording};
 use crate::clock::Instant;
@@ -185,7 +185,7 @@ impl Resting {
             Event::Renewed { t0, reply } => {
                 let held_lease = &mut self.run.held_lease;
                 match held_lease.renewed(context, step.now, t0, reply, limit) {
-                    Answer::Confirmed => {
+                    RenewalAnswer::Confirmed => {
                         context.answered(step);
                         self.empty_at = self.empty_at.filter(|at| t0 < *at);
                         if matches!(self.rest, Rest::Due) {
@@ -193,12 +193,12 @@ impl Resting {
                         }
                         self.go_on(context, step)
                     }
-                    Answer::Doubt(why) => {
+                    RenewalAnswer::Doubt(why) => {
                         context.doubts(step, why, None);
                         self.go_on(context, step)
                     }
-                    Answer::TooLate => self.go_on(context, step),
-                    Answer::Lost(why) => {
+                    RenewalAnswer::TooLate => self.go_on(context, step),
+                    RenewalAnswer::Lost(why) => {
                         step.report(Notice::LeftToRunOut { why: why.clone() });
                         self.leave(context, step, Cause::Lost { why })
                     }

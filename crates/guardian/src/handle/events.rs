@@ -12,7 +12,7 @@ use nix::errno::Errno;
 use super::super::liveness::Beat;
 use super::super::state;
 use super::super::wire::{Event, FRAME, Request};
-use super::{GuardianHandle, Peer, State};
+use super::{GuardianHandle, GuardianState, Peer};
 use trafficcop_core::WorkloadEvent;
 use trafficcop_core::clock::{Instant, sleep};
 use trafficcop_core::retry::Backoff;
@@ -31,27 +31,27 @@ impl GuardianHandle {
                 return event;
             }
             match &mut self.state {
-                State::Well => self.wait().await,
-                State::Lost(rescue) => {
+                GuardianState::Well => self.wait().await,
+                GuardianState::Lost(rescue) => {
                     if rescue.is_done(&mut *self.peer) {
                         self.peer.retire();
-                        self.state = State::Finished;
+                        self.state = GuardianState::Finished;
                         self.inbox
                             .push_back(WorkloadEvent::TreeEmpty { at: Instant::now() });
                     } else if rescue.is_stuck() {
-                        self.state = State::Stuck(*rescue);
+                        self.state = GuardianState::Stuck(*rescue);
                         self.inbox.push_back(WorkloadEvent::TreeStuck);
                     } else {
                         sleep(rescue.pauses.next_pause()).await;
                     }
                 }
-                State::Stuck(_) | State::Finished => pending().await,
+                GuardianState::Stuck(_) | GuardianState::Finished => pending().await,
             }
         }
     }
 
     fn read(&mut self) {
-        if !matches!(self.state, State::Well) {
+        if !matches!(self.state, GuardianState::Well) {
             return;
         }
         let mut buffer = [0; 1024];
@@ -166,13 +166,13 @@ impl GuardianHandle {
     }
 
     fn lose(&mut self) {
-        if !matches!(self.state, State::Well) {
+        if !matches!(self.state, GuardianState::Well) {
             return;
         }
         self.peer.take_over();
         self.busy = false;
         self.outgoing.clear();
-        self.state = State::Lost(Rescue::begin());
+        self.state = GuardianState::Lost(Rescue::begin());
         self.inbox.push_back(WorkloadEvent::Lost);
     }
 }

@@ -74,11 +74,11 @@ impl NamedLock for FileLock {
 pub(super) struct LockFile {
     pub(super) path: PathBuf,
     pub(super) candidate: Candidate,
-    state: Arc<Mutex<State>>,
+    state: Arc<Mutex<FileState>>,
     pub(super) task: Option<Arc<OnceTask>>,
 }
 
-struct State {
+struct FileState {
     // Open between attempts, too: a standby stays behind this file's holder when the file is replaced.
     file: Arc<fs::File>,
     record: Option<Record>,
@@ -115,7 +115,7 @@ impl File {
             place: LockFile {
                 path,
                 candidate: competitor.candidate.clone(),
-                state: Arc::new(Mutex::new(State {
+                state: Arc::new(Mutex::new(FileState {
                     file: Arc::new(file),
                     record: None,
                     seen: 0,
@@ -226,7 +226,7 @@ impl LeaseStore for File {
 }
 
 impl LockFile {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, FileState> {
         util::lock(&self.state)
     }
 

@@ -26,7 +26,7 @@ const UNCLAIMED_LIMIT: Duration = Duration::from_secs(10);
 const BACK_OFF: Duration = Duration::from_secs(1);
 
 #[derive(Default)]
-struct State {
+struct WaiterState {
     // File whose lock the latest thread waits for. Weak: it may wait behind this instance's tenure on this
     // description, whose last copy must close with the tenure.
     waits_for: Weak<fs::File>,
@@ -37,7 +37,7 @@ struct State {
     failed: bool,
 }
 
-impl State {
+impl WaiterState {
     fn is_mine(&self, me: u64) -> bool {
         self.granted.as_ref().is_some_and(|(by, _)| *by == me)
     }
@@ -45,13 +45,13 @@ impl State {
 
 #[derive(Default)]
 pub(super) struct Waiter {
-    state: Mutex<State>,
+    state: Mutex<WaiterState>,
     changed: Notify,
     taken: Condvar,
 }
 
 impl Waiter {
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, WaiterState> {
         lock(&self.state)
     }
 
@@ -83,7 +83,7 @@ impl Waiter {
         }
     }
 
-    fn start_thread(self: &Arc<Waiter>, state: &mut State, file: Weak<fs::File>) {
+    fn start_thread(self: &Arc<Waiter>, state: &mut WaiterState, file: Weak<fs::File>) {
         state.threads += 1;
         let me = state.threads;
         // Never joined: the kernel may never grant the lock.
@@ -111,7 +111,7 @@ impl Waiter {
         if !self.hand_over(me, file, outcome) {
             return;
         }
-        let is_mine = |state: &mut State| state.is_mine(me);
+        let is_mine = |state: &mut WaiterState| state.is_mine(me);
         let waited = self
             .taken
             .wait_timeout_while(self.state(), UNCLAIMED_LIMIT, is_mine);

@@ -44,10 +44,10 @@ pub(super) struct Chain {
     pub(super) ready: AtomicBool,
     pub(super) mkdir_is_exclusive: bool,
     pub(super) runtime: Option<PathBuf>,
-    state: Mutex<Progress>,
+    state: Mutex<ChainState>,
 }
 
-pub(super) struct Progress {
+pub(super) struct ChainState {
     pub(super) observed: Observed,
     pub(super) tenure: Option<Tenure>,
     // Version of a wrong hint: read again, it would be wrong again.
@@ -109,7 +109,7 @@ impl Chain {
             runtime: competitor.runtime.clone(),
             mkdir_is_exclusive: competitor.mkdir_is_exclusive,
             ready: AtomicBool::new(false),
-            state: Mutex::new(Progress {
+            state: Mutex::new(ChainState {
                 observed: Observed::new(fresh_nonce(), competitor.lease),
                 tenure: None,
                 rejected: None,
@@ -128,7 +128,7 @@ impl Chain {
         })
     }
 
-    pub(super) fn state(&self) -> MutexGuard<'_, Progress> {
+    pub(super) fn state(&self) -> MutexGuard<'_, ChainState> {
         lock(&self.state)
     }
 

@@ -61,9 +61,9 @@ pub(super) enum Wanted {
 }
 
 #[derive(Clone)]
-pub(super) struct Writer(Arc<Shared>);
+pub(super) struct Writer(Arc<SharedQueue>);
 
-struct Shared {
+struct SharedQueue {
     share: Share,
     queue: Mutex<Queue>,
     changed: Condvar,
@@ -119,7 +119,7 @@ impl Queue {
 
 impl Writer {
     pub(super) fn new(share: Share) -> Writer {
-        Writer(Arc::new(Shared {
+        Writer(Arc::new(SharedQueue {
             share,
             queue: Mutex::default(),
             changed: Condvar::new(),
@@ -200,7 +200,7 @@ impl Writer {
     }
 }
 
-impl Shared {
+impl SharedQueue {
     fn queue(&self) -> MutexGuard<'_, Queue> {
         lock(&self.queue)
     }

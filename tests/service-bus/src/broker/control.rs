@@ -17,7 +17,7 @@ use super::faults::Fault;
 use super::journal::Entry;
 use super::namespace::{Entity, Node, Place, QueueSettings, path_of};
 use super::session::{Link, LinkEnd};
-use super::store::{Counts, State};
+use super::store::{Counts, MessageState};
 use super::{Access, Settings, wire};
 
 /// A broker that runs until it is dropped.
@@ -48,7 +48,7 @@ pub struct Waiting {
     /// Number of failed deliveries.
     pub failed: u32,
     /// State in the queue.
-    pub state: State,
+    pub state: MessageState,
 }
 
 impl Waiting {
@@ -373,8 +373,8 @@ impl Broker {
             let all = entity.shelf(place.dead).iter();
             let tokens: Vec<_> = all
                 .filter_map(|(_, stored)| match stored.state {
-                    State::Locked { token, .. } => Some(token),
-                    State::Ready | State::Deferred => None,
+                    MessageState::Locked { token, .. } => Some(token),
+                    MessageState::Ready | MessageState::Deferred => None,
                 })
                 .collect();
             for token in &tokens {

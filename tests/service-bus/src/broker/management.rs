@@ -6,7 +6,7 @@ use crate::codec::{Guid, Message, Value};
 use super::engine::Engine;
 use super::journal::{Event, Outcome, Way};
 use super::namespace::{Place, not_found};
-use super::store::State;
+use super::store::MessageState;
 use super::{LOCK_LOST, LOCK_LOST_TEXT};
 
 const MOST_PEEKED: u64 = 250;
@@ -208,7 +208,7 @@ impl Engine {
                 .entity(place)
                 .map(|entity| entity.shelf(place.dead));
             let stored = shelf.and_then(|shelf| shelf.get(**sequence));
-            stored.is_none_or(|stored| stored.state != State::Deferred)
+            stored.is_none_or(|stored| stored.state != MessageState::Deferred)
         });
         if let Some(sequence) = missing {
             let text = format!("No deferred message has the sequence number {sequence}.");

@@ -32,7 +32,7 @@ pub use faults::{Act, Fault, On};
 pub use journal::{Entry, Event, Outcome, Way};
 pub use namespace::QueueSettings;
 pub use settings::Settings;
-pub use store::{Counts, State};
+pub use store::{Counts, MessageState};
 #[cfg(feature = "tls")]
 pub use tls::{Tls, TlsError};
 

@@ -8,7 +8,7 @@ use crate::codec::state::AmqpError;
 use crate::codec::{Guid, Message, Value};
 
 use super::journal::{Event, Outcome};
-use super::store::{Shelf, State, Stored};
+use super::store::{MessageState, Shelf, Stored};
 
 /// Settings of a queue or a subscription.
 #[derive(Clone, Debug)]
@@ -195,7 +195,7 @@ impl Namespace {
             let stored = Stored {
                 enqueued: wall_millis(),
                 failed: 0,
-                state: State::Ready,
+                state: MessageState::Ready,
                 session: session_of(&message),
                 message,
             };

@@ -19,7 +19,7 @@ use super::{SESSION_LOST, SESSION_LOST_TEXT};
 
 pub(crate) const SESSION_FILTER: &str = "com.microsoft:session-filter";
 /// Default wait of a receiver for a session: the limit of the real service.
-const PATIENCE: Duration = Duration::from_secs(65);
+const WAIT_LIMIT: Duration = Duration::from_secs(65);
 /// Link property for that, in milliseconds.
 const TIMEOUT: &str = "com.microsoft:timeout";
 
@@ -54,7 +54,7 @@ impl Engine {
             return self.refuse_attach(id, channel, &attach, error);
         }
         let patience = attach.properties.get(TIMEOUT).and_then(Value::unsigned);
-        let patience = patience.map_or(PATIENCE, Duration::from_millis);
+        let patience = patience.map_or(WAIT_LIMIT, Duration::from_millis);
         self.waiting.push(Accepting {
             connection: id,
             channel,

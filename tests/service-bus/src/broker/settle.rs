@@ -11,7 +11,7 @@ use super::faults::{Act, On};
 use super::journal::{Event, Outcome, Way};
 use super::namespace::{Node, Place, wall_millis};
 use super::session::LinkEnd;
-use super::store::{State, Stored};
+use super::store::{MessageState, Stored};
 use super::{LOCK_LOST, LOCK_LOST_TEXT};
 
 /// Lock time of a message in a session: longer than any test.
@@ -208,7 +208,7 @@ impl Engine {
         let session =
             session.and_then(|session| self.namespace.entity(place)?.sessions.get(session));
         let session = session.and_then(|session| session.holder);
-        if let State::Locked { until, .. } = stored.state {
+        if let MessageState::Locked { until, .. } = stored.state {
             let until = session.map_or(until, |holder| holder.until);
             message.annotate("x-opt-locked-until", Value::Timestamp(self.told(until)));
         }

@@ -14,14 +14,14 @@ pub(crate) struct Stored {
     /// Milliseconds since 1970.
     pub(crate) enqueued: i64,
     pub(crate) failed: u32,
-    pub(crate) state: State,
+    pub(crate) state: MessageState,
     /// Session that it belongs to: its `group-id`.
     pub(crate) session: Option<String>,
 }
 
 /// State of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum State {
+pub enum MessageState {
     /// Available to the next receiver with credit.
     Ready,
     /// Locked for the receiver that knows the token.
@@ -58,7 +58,7 @@ pub(crate) struct Shelf {
 
 impl Shelf {
     pub(crate) fn put(&mut self, sequence: u64, mut stored: Stored) {
-        stored.state = State::Ready;
+        stored.state = MessageState::Ready;
         if let Some(session) = &stored.session {
             let ready = self.by_session.entry(session.clone()).or_default();
             ready.insert(sequence);
@@ -134,14 +134,14 @@ impl Shelf {
         now: Instant,
         length: Duration,
     ) -> Option<Guid> {
-        (self.messages.get(&sequence)?.state == State::Deferred)
+        (self.messages.get(&sequence)?.state == MessageState::Deferred)
             .then(|| self.lock(sequence, now, length))?
     }
 
     fn lock(&mut self, sequence: u64, now: Instant, length: Duration) -> Option<Guid> {
         let stored = self.messages.get_mut(&sequence)?;
         let (token, until) = (Guid::new(), now + length);
-        stored.state = State::Locked { token, until };
+        stored.state = MessageState::Locked { token, until };
         self.locks.insert(token, sequence);
         self.expiries.insert((until, sequence));
         Some(token)
@@ -169,7 +169,7 @@ impl Shelf {
     pub(crate) fn renew(&mut self, token: Guid, now: Instant, length: Duration) -> Option<u64> {
         let sequence = self.locked(token)?;
         let stored = self.messages.get_mut(&sequence)?;
-        if let State::Locked { until, .. } = &mut stored.state {
+        if let MessageState::Locked { until, .. } = &mut stored.state {
             self.expiries.remove(&(*until, sequence));
             *until = now + length;
             self.expiries.insert((*until, sequence));
@@ -180,14 +180,14 @@ impl Shelf {
     pub(crate) fn unlock(&mut self, token: Guid) -> Option<(u64, Stored)> {
         let sequence = self.locks.remove(&token)?;
         let stored = self.messages.remove(&sequence)?;
-        if let State::Locked { until, .. } = stored.state {
+        if let MessageState::Locked { until, .. } = stored.state {
             self.expiries.remove(&(until, sequence));
         }
         Some((sequence, stored))
     }
 
     pub(crate) fn defer(&mut self, sequence: u64, mut stored: Stored) {
-        stored.state = State::Deferred;
+        stored.state = MessageState::Deferred;
         self.messages.insert(sequence, stored);
     }
 
@@ -196,7 +196,7 @@ impl Shelf {
         if self.ready.remove(&sequence)
             && let Some(stored) = self.messages.get_mut(&sequence)
         {
-            stored.state = State::Deferred;
+            stored.state = MessageState::Deferred;
             if let Some(session) = &stored.session
                 && let Some(ready) = self.by_session.get_mut(session)
             {
@@ -218,7 +218,7 @@ impl Shelf {
     pub(crate) fn expired(&self, now: Instant) -> Option<Guid> {
         let (until, sequence) = self.expiries.first()?;
         match self.messages.get(sequence)?.state {
-            State::Locked { token, .. } if *until <= now => Some(token),
+            MessageState::Locked { token, .. } if *until <= now => Some(token),
             _ => None,
         }
     }
@@ -241,7 +241,7 @@ mod tests {
                     message: Message::data(b"x"),
                     enqueued: 0,
                     failed: 0,
-                    state: State::Ready,
+                    state: MessageState::Ready,
                     session: None,
                 },
             );

@@ -4,7 +4,7 @@ use std::time::Duration;
 
 use service_bus_stand_in::codec::state::{AmqpError, DeliveryState};
 use service_bus_stand_in::{
-    Counts, Event, Guid, LOCK_LOST, Outcome, QueueSettings, Settings, State, Value, Way,
+    Counts, Event, Guid, LOCK_LOST, MessageState, Outcome, QueueSettings, Settings, Value, Way,
 };
 
 use crate::client::{Client, LIMIT, receiver};
@@ -112,7 +112,7 @@ fn a_renewed_lock_outlives_its_first_time_and_says_until_when() {
     let until = |broker: &service_bus_stand_in::Broker| {
         let state = broker.look(|view| view.messages("jobs")[0].state);
         match state {
-            State::Locked { until, .. } => until,
+            MessageState::Locked { until, .. } => until,
             other => panic!("{other:?}"),
         }
     };

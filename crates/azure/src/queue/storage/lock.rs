@@ -54,11 +54,11 @@ pub(super) struct Service {
 pub(super) struct Held {
     service: Arc<Service>,
     message: Received,
-    state: Mutex<State>,
+    state: Mutex<ReceiptState>,
     gone: AtomicBool,
 }
 
-struct State {
+struct ReceiptState {
     /// The newest confirmed receipt.
     receipt: String,
     /// No other worker can have it before.
@@ -72,7 +72,7 @@ struct State {
     closed: Option<Closed>,
 }
 
-impl State {
+impl ReceiptState {
     fn lose(&mut self, error: &ServiceError) -> Failure {
         // After an unanswered settlement any worker may have it.
         let unheard = self.renewing && self.settling.is_none();
@@ -136,7 +136,7 @@ enum Last {
 
 impl Held {
     pub(super) fn new(service: Arc<Service>, message: Received, until: Instant) -> Held {
-        let state = State {
+        let state = ReceiptState {
             receipt: message.receipt.clone(),
             until,
             renewing: false,
@@ -152,7 +152,7 @@ impl Held {
         }
     }
 
-    fn has_gone(&self, state: &State, error: &ServiceError) -> bool {
+    fn has_gone(&self, state: &ReceiptState, error: &ServiceError) -> bool {
         // Otherwise another worker may have taken it before it expired, and its command may run.
         let was_ours =
             state.settling.is_none() && (self.message.is_last || Instant::now() < state.until);
@@ -189,7 +189,7 @@ impl Held {
         self.message.is_last || self.is_gone()
     }
 
-    async fn relock(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
+    async fn relock(&self, state: &mut ReceiptState, give_up_at: Instant) -> Result<(), Failure> {
         let Service {
             client,
             seconds,
@@ -236,7 +236,7 @@ impl Held {
 
     async fn finish(
         &self,
-        state: &mut State,
+        state: &mut ReceiptState,
         settlement: &Settlement,
         last: Last,
         give_up_at: Instant,
@@ -274,7 +274,11 @@ impl Held {
         Ok(())
     }
 
-    async fn put_aside(&self, state: &mut State, give_up_at: Instant) -> Result<(), Failure> {
+    async fn put_aside(
+        &self,
+        state: &mut ReceiptState,
+        give_up_at: Instant,
+    ) -> Result<(), Failure> {
         // Without the lock another worker may have the message. And the deletion needs time.
         let enough = Instant::now() + self.service.lock_time / 2;
         if !self.keeps_itself() && (state.renewing || state.until < enough) {
