@@ -69,9 +69,9 @@ pub trait Workload: Send {
     async fn next_event(&mut self) -> WorkloadEvent;
 }
 
-type Reply = Pin<Box<dyn Future<Output = Answer> + Send>>;
+type Reply = Pin<Box<dyn Future<Output = CallAnswer> + Send>>;
 
-enum Answer {
+enum CallAnswer {
     Acquired(Result<Grant, Failure>),
     Renewed {
         t0: Instant,
@@ -184,9 +184,9 @@ impl Driver<'_> {
         self.tell(Event::Workload(event));
     }
 
-    fn answered(&mut self, answer: Answer) {
+    fn answered(&mut self, answer: CallAnswer) {
         match answer {
-            Answer::Acquired(reply) => {
+            CallAnswer::Acquired(reply) => {
                 self.acquiring = false;
                 if let Ok(grant) = &reply {
                     self.expires = self.expiry(grant.t0);
@@ -204,7 +204,7 @@ impl Driver<'_> {
                     }
                 }
             }
-            Answer::Renewed { t0, reply } => {
+            CallAnswer::Renewed { t0, reply } => {
                 let (now, answer) = (Instant::now(), reply.clone());
                 if reply.is_ok() {
                     // Answers can overtake each other.
@@ -216,7 +216,7 @@ impl Driver<'_> {
                 self.observer
                     .observe(now, &Observation::Renewed { t0, reply });
             }
-            Answer::Released(reply) => {
+            CallAnswer::Released(reply) => {
                 // First: a standby waits for it, and this process may end next.
                 if let Some(doorbell) = &mut self.doorbell {
                     match &reply {
@@ -226,16 +226,16 @@ impl Driver<'_> {
                 }
                 self.tell(Event::Released(reply));
             }
-            Answer::Recorded(reply) => self.tell(Event::Recorded(reply)),
-            Answer::Looked(reply) => self.tell(Event::Looked(reply)),
-            Answer::Announced(reply) => {
+            CallAnswer::Recorded(reply) => self.tell(Event::Recorded(reply)),
+            CallAnswer::Looked(reply) => self.tell(Event::Looked(reply)),
+            CallAnswer::Announced(reply) => {
                 // Standbys only notice the drain later.
                 if let Err(failure) = reply {
                     tracing::debug!("the drain was not announced: {failure}");
                     self.doubted(&failure);
                 }
             }
-            Answer::HealthTold(reply) => {
+            CallAnswer::HealthTold(reply) => {
                 self.telling = false;
                 if let Err(failure) = reply {
                     tracing::debug!("the command's health was not recorded: {failure}");
@@ -310,7 +310,7 @@ impl Driver<'_> {
             let give_up_at = now + TELL_HEALTH;
             self.calls.push(Box::pin(async move {
                 let update = RecordUpdate::Health(health);
-                Answer::HealthTold(store.update_record(update, give_up_at).await)
+                CallAnswer::HealthTold(store.update_record(update, give_up_at).await)
             }));
         }
     }
@@ -318,7 +318,7 @@ impl Driver<'_> {
     fn undo(&mut self, give_up_at: Instant) {
         let store = Arc::clone(&self.store);
         self.calls.push(Box::pin(async move {
-            Answer::Released(store.release(give_up_at).await)
+            CallAnswer::Released(store.release(give_up_at).await)
         }));
     }
 
@@ -338,14 +338,14 @@ impl Driver<'_> {
                             }
                             None => give_up_at,
                         };
-                        Answer::Acquired(store.acquire(give_up_at).await)
+                        CallAnswer::Acquired(store.acquire(give_up_at).await)
                     }));
                 }
                 Action::Ask { give_up_at } => self.workload.ask(give_up_at),
                 Action::Look { give_up_at } => {
                     let store = Arc::clone(&self.store);
                     self.calls.push(Box::pin(async move {
-                        Answer::Looked(store.look_for_result(give_up_at).await)
+                        CallAnswer::Looked(store.look_for_result(give_up_at).await)
                     }));
                 }
                 Action::Withdraw { give_up_at } => self.withdrawn = Some(give_up_at),
@@ -354,7 +354,7 @@ impl Driver<'_> {
                     self.calls.push(Box::pin(async move {
                         // The request may be sent much later than the order.
                         let t0 = Instant::now();
-                        Answer::Renewed {
+                        CallAnswer::Renewed {
                             t0,
                             reply: store.renew(give_up_at).await,
                         }
@@ -400,7 +400,7 @@ impl Driver<'_> {
                     let health = record.map(HealthRecord::announce).unwrap_or_default();
                     self.calls.push(Box::pin(async move {
                         let update = RecordUpdate::Draining { health };
-                        Answer::Announced(store.update_record(update, give_up_at).await)
+                        CallAnswer::Announced(store.update_record(update, give_up_at).await)
                     }));
                 }
                 Action::Record {
@@ -410,7 +410,7 @@ impl Driver<'_> {
                     let store = Arc::clone(&self.store);
                     self.calls.push(Box::pin(async move {
                         let update = RecordUpdate::Outcome(outcome);
-                        Answer::Recorded(store.update_record(update, give_up_at).await)
+                        CallAnswer::Recorded(store.update_record(update, give_up_at).await)
                     }));
                 }
                 Action::Release { give_up_at } => {

@@ -97,9 +97,9 @@ impl ReaderLines {
 }
 
 #[derive(Clone)]
-struct Shared(Arc<Mutex<ReaderLines>>);
+struct SharedLines(Arc<Mutex<ReaderLines>>);
 
-impl Shared {
+impl SharedLines {
     fn with<T>(&self, what: impl FnOnce(&mut ReaderLines) -> T) -> T {
         what(&mut lock(&self.0))
     }
@@ -112,7 +112,7 @@ impl Shared {
 struct ElectWorkload {
     child: CommandWorkload,
     progress: ProgressPipe,
-    lines_out: Shared,
+    lines_out: SharedLines,
     grace: Duration,
     kill_at: Instant,
     exit: Option<Exit>,
@@ -239,7 +239,7 @@ impl Workload for ElectWorkload {
 
 struct StdoutObserver {
     observers: Observers,
-    lines_out: Shared,
+    lines_out: SharedLines,
 }
 
 impl Observer for StdoutObserver {
@@ -361,7 +361,7 @@ pub(crate) fn elect(mut config: Config, telling: &Telling) -> anyhow::Result<Exi
     let observers = Observers::new(&config, &store, &guardian, log, None);
     // After the fork: it starts a thread.
     let (sender, gone) = LineSender::begin()?;
-    let lines_out = Shared(Arc::new(Mutex::new(ReaderLines {
+    let lines_out = SharedLines(Arc::new(Mutex::new(ReaderLines {
         sender,
         json: telling.json,
         store: Arc::clone(&store),

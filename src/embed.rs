@@ -26,7 +26,7 @@ use tokio::sync::mpsc::UnboundedSender;
 use tokio::sync::{oneshot, watch};
 use tokio::task::JoinHandle;
 
-use self::program::{Shared, Spawned};
+use self::program::{SharedProgram, Spawned};
 use crate::clock::Instant;
 use crate::core::{Cause, Cordon, Ending};
 use crate::lease::LeaseStore;
@@ -65,7 +65,7 @@ pub use worker::{Worker, WorkerBuilder};
 /// ```
 #[must_use = "the competition ends when it is dropped"]
 pub struct TrafficCop {
-    shared: Arc<Shared>,
+    shared: Arc<SharedProgram>,
     stop: oneshot::Sender<()>,
     task: JoinHandle<Ending>,
 }
@@ -80,7 +80,7 @@ impl fmt::Debug for TrafficCop {
 }
 
 impl TrafficCop {
-    fn new(shared: Arc<Shared>, (stop, task): Spawned) -> TrafficCop {
+    fn new(shared: Arc<SharedProgram>, (stop, task): Spawned) -> TrafficCop {
         TrafficCop { shared, stop, task }
     }
 
@@ -280,7 +280,7 @@ async fn run_while<F: Future>(
 }
 
 struct GuardedTenure {
-    shared: Arc<Shared>,
+    shared: Arc<SharedProgram>,
     token: u64,
 }
 
@@ -352,10 +352,10 @@ impl Guards {
 }
 
 /// Counted until it or its future is dropped.
-struct Waiting<'a>(&'a Shared);
+struct Waiting<'a>(&'a SharedProgram);
 
 impl<'a> Waiting<'a> {
-    fn begin(shared: &'a Shared) -> Waiting<'a> {
+    fn begin(shared: &'a SharedProgram) -> Waiting<'a> {
         let mut guards = shared.guards();
         guards.waiting += 1;
         guards.compete();
@@ -369,12 +369,12 @@ impl Drop for Waiting<'_> {
     }
 }
 
-impl Shared {
+impl SharedProgram {
     fn guards(&self) -> MutexGuard<'_, Guards> {
         lock(&self.guards)
     }
 
-    async fn acquired(self: &Arc<Shared>) -> Result<Guard, Error> {
+    async fn acquired(self: &Arc<SharedProgram>) -> Result<Guard, Error> {
         // Subscribed first, so that no change is missed.
         let mut state = self.watch();
         let _waiting = Waiting::begin(self);
@@ -395,7 +395,7 @@ impl Shared {
         ))
     }
 
-    fn guard(self: &Arc<Shared>) -> Option<Guard> {
+    fn guard(self: &Arc<SharedProgram>) -> Option<Guard> {
         let mut guards = self.guards();
         let token = self.token()?;
         if let Some((of, held)) = &guards.last

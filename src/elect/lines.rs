@@ -195,7 +195,7 @@ pub(super) const BELIEVED: u8 = b'h';
 pub(super) const TOLD: u8 = b's';
 
 #[derive(Clone, Copy, PartialEq, Eq)]
-enum Progress {
+enum ReaderProgress {
     Before,
     Silent,
     Believed,
@@ -226,15 +226,15 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
     let token = variable("TRAFFICCOP_TOKEN").parse()?;
     let mut out = LineWriter::of_stdout();
     out.say(Role::holder(here.clone(), token).line(typed.json));
-    let mut reached = Progress::Before;
+    let mut reached = ReaderProgress::Before;
     loop {
-        if reached == Progress::Before && out.is_about_to_begin() {
+        if reached == ReaderProgress::Before && out.is_about_to_begin() {
             // It may have become untrue during a wait or a SIGSTOP.
             if deadline.as_ref().is_none_or(Deadline::in_control) {
                 let _ = progress.write(&[BELIEVED]);
             } else {
                 out.retract();
-                reached = Progress::Silent;
+                reached = ReaderProgress::Silent;
             }
         }
         let said = out.push();
@@ -244,10 +244,10 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
             WriteProgress::Never(errno) => return Ok(leave(errno)),
         };
         reached = match reached {
-            Progress::Before if !out.is_about_to_begin() => Progress::Believed,
-            Progress::Leaving if !waits => {
+            ReaderProgress::Before if !out.is_about_to_begin() => ReaderProgress::Believed,
+            ReaderProgress::Leaving if !waits => {
                 let _ = progress.write(&[TOLD]);
-                Progress::Told
+                ReaderProgress::Told
             }
             reached => reached,
         };
@@ -259,12 +259,12 @@ pub(crate) fn announce(typed: &args::Announce) -> anyhow::Result<ExitAction> {
         while let Ok(Some(_)) = asked.read_signal() {}
         match reached {
             // There is nothing to take back.
-            Progress::Before | Progress::Silent => return Ok(ExitAction::Status(0)),
-            Progress::Believed => {
+            ReaderProgress::Before | ReaderProgress::Silent => return Ok(ExitAction::Status(0)),
+            ReaderProgress::Believed => {
                 out.say(Role::standby(here.clone(), None, None).line(typed.json));
-                reached = Progress::Leaving;
+                reached = ReaderProgress::Leaving;
             }
-            Progress::Leaving | Progress::Told => {}
+            ReaderProgress::Leaving | ReaderProgress::Told => {}
         }
     }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use tokio::sync::mpsc;
 
-use super::program::{Condition, Control, Program, Shared, rules, spawn};
+use super::program::{Condition, Control, Program, SharedProgram, rules, spawn};
 use super::{Error, Guards, TrafficCop};
 use crate::azure::Account;
 use crate::clock::Instant;
@@ -204,7 +204,7 @@ impl Builder {
         let budget = budget(lease, given)?;
         let rules = rules(budget, (!wakes).then_some(poll), IfLost::Compete);
         let (cordon, cordons) = mpsc::unbounded_channel();
-        let shared = Shared::new(
+        let shared = SharedProgram::new(
             &name,
             Control::StandingBy { holder: None },
             Instant::ZERO,

@@ -12,7 +12,7 @@ use async_trait::async_trait;
 use tokio::sync::oneshot;
 use tokio::task::JoinHandle;
 
-use super::program::{Control, Program, Shared, rules, spawn};
+use super::program::{Control, Program, SharedProgram, rules, spawn};
 use super::{Error, Guards, Lost, run_while, words};
 use crate::clock::Instant;
 use crate::core::{Budget, Cause, Deadlines, Ending, Exit, Failure, IfLost, Tenure, WorkloadEvent};
@@ -33,7 +33,7 @@ pub struct MessageLock {
     body: Vec<u8>,
     about: About,
     held: Arc<MessageLease>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedProgram>,
     stop: Option<oneshot::Sender<()>>,
     task: Option<JoinHandle<Ending>>,
 }
@@ -68,7 +68,7 @@ impl MessageLock {
         let rules = rules(Some(budget), poll, IfLost::Exit);
         let held = Arc::new(MessageLease::new(&message, "message"));
         // Held before the task begins; counted from before the take was sent.
-        let shared = Shared::new(
+        let shared = SharedProgram::new(
             "message",
             Control::InControl {
                 token: u64::from(message.attempt),

@@ -47,7 +47,7 @@ pub enum Control {
     Ended,
 }
 
-pub(super) struct Shared {
+pub(super) struct SharedProgram {
     pub(super) lock: String,
     // End of control, or 0. Not in `state`: a question before every step must only read memory and the clock.
     deadline: AtomicU64,
@@ -59,9 +59,14 @@ pub(super) struct Shared {
     ending: OnceLock<Ending>,
 }
 
-impl Shared {
-    pub(super) fn new(lock: &str, state: Control, until: Instant, guards: Guards) -> Arc<Shared> {
-        Arc::new(Shared {
+impl SharedProgram {
+    pub(super) fn new(
+        lock: &str,
+        state: Control,
+        until: Instant,
+        guards: Guards,
+    ) -> Arc<SharedProgram> {
+        Arc::new(SharedProgram {
             lock: lock.to_owned(),
             deadline: AtomicU64::new(until.as_nanos()),
             state: watch::Sender::new(state),
@@ -127,7 +132,7 @@ impl Shared {
 }
 
 /// Reports the end of the task, however it ends: no waiter may wait for ever.
-struct Task(Arc<Shared>);
+struct Task(Arc<SharedProgram>);
 
 impl Drop for Task {
     fn drop(&mut self) {
@@ -157,7 +162,7 @@ pub(super) type Spawned = (oneshot::Sender<()>, JoinHandle<Ending>);
 
 pub(super) fn spawn(
     runtime: &Handle,
-    shared: &Arc<Shared>,
+    shared: &Arc<SharedProgram>,
     tenure: Tenure,
     store: Arc<dyn LeaseStore>,
     mut workload: impl Workload + 'static,
@@ -191,7 +196,7 @@ pub(super) fn spawn(
 pub(super) type Condition = Box<dyn Fn() -> bool + Send>;
 
 pub(super) struct Program {
-    shared: Arc<Shared>,
+    shared: Arc<SharedProgram>,
     token: u64,
     runs: bool,
     // Earlier the core would take an empty tree for a command that ended by itself.
@@ -205,7 +210,7 @@ pub(super) struct Program {
 }
 
 impl Program {
-    pub(super) fn new(shared: &Arc<Shared>, watchdog: Option<Duration>) -> Program {
+    pub(super) fn new(shared: &Arc<SharedProgram>, watchdog: Option<Duration>) -> Program {
         Program {
             shared: Arc::clone(shared),
             token: 0,
@@ -339,7 +344,7 @@ impl Workload for Program {
     }
 }
 
-struct Watchers(Arc<Shared>);
+struct Watchers(Arc<SharedProgram>);
 
 impl Observer for Watchers {
     fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {

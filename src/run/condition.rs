@@ -20,7 +20,7 @@ pub(super) fn program(script: &OsStr) -> Program {
     ])
 }
 
-pub(super) type Answer = Result<(), Unfit>;
+pub(super) type Verdict = Result<(), Unfit>;
 
 pub(super) struct ConditionCommand {
     handle: GuardianHandle,
@@ -46,7 +46,7 @@ impl ConditionCommand {
         env: Vec<(OsString, OsString)>,
         unset: Vec<OsString>,
         give_up_at: Instant,
-    ) -> Option<Answer> {
+    ) -> Option<Verdict> {
         if self.over {
             return Some(Err(Unfit::Unasked));
         }
@@ -84,7 +84,7 @@ impl ConditionCommand {
     }
 
     /// Waits for the next event. Cancel-safe.
-    pub(super) async fn step(&mut self) -> Option<Answer> {
+    pub(super) async fn step(&mut self) -> Option<Verdict> {
         let event = self.handle.next_event().await;
         self.over |= matches!(event, WorkloadEvent::Lost | WorkloadEvent::TreeStuck);
         if event == WorkloadEvent::LeftBehind {
@@ -106,7 +106,7 @@ struct ConditionRun {
 }
 
 impl ConditionRun {
-    fn hears(&mut self, event: &WorkloadEvent) -> Option<Answer> {
+    fn hears(&mut self, event: &WorkloadEvent) -> Option<Verdict> {
         match event {
             WorkloadEvent::Exited(exit) => {
                 self.exit = Some(*exit);
@@ -151,7 +151,7 @@ mod tests {
         WorkloadEvent::Exited(Exit::Code(status))
     }
 
-    fn hears(events: &[WorkloadEvent]) -> Vec<Option<Answer>> {
+    fn hears(events: &[WorkloadEvent]) -> Vec<Option<Verdict>> {
         let mut asked = ConditionRun::default();
         events.iter().map(|event| asked.hears(event)).collect()
     }

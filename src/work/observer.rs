@@ -23,9 +23,9 @@ pub(super) const DRAINING: &str = "draining";
 const REMINDER: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
-pub(super) struct WorkerObserver(Arc<Mutex<State>>);
+pub(super) struct WorkerObserver(Arc<Mutex<ObserverState>>);
 
-struct State {
+struct ObserverState {
     status: Status,
     /// Whether the queue was deleted, and when a failure was last logged.
     failing: Option<(bool, Instant)>,
@@ -60,7 +60,7 @@ impl WorkerObserver {
                  worker dies"
             );
         }
-        WorkerObserver(Arc::new(Mutex::new(State {
+        WorkerObserver(Arc::new(Mutex::new(ObserverState {
             status,
             failing: None,
             file: config.status_file.clone().map(StatusFile::new),
@@ -79,7 +79,7 @@ impl WorkerObserver {
 
     #[cfg(test)]
     pub(super) fn of_nobody() -> WorkerObserver {
-        WorkerObserver(Arc::new(Mutex::new(State {
+        WorkerObserver(Arc::new(Mutex::new(ObserverState {
             status: Status::default(),
             failing: None,
             file: None,
@@ -89,7 +89,7 @@ impl WorkerObserver {
         })))
     }
 
-    fn state(&self) -> MutexGuard<'_, State> {
+    fn state(&self) -> MutexGuard<'_, ObserverState> {
         lock(&self.0)
     }
 
@@ -240,7 +240,7 @@ fn doing(state: &str, running: usize) -> String {
     }
 }
 
-impl State {
+impl ObserverState {
     fn write(&self) {
         if let Some(file) = &self.file {
             file.write(&self.status);

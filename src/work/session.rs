@@ -212,18 +212,18 @@ async fn keeping<T>(
 }
 
 /// State of a session whose lock this worker holds.
-pub(super) struct SessionState(Arc<Shared>);
+pub(super) struct SessionState(Arc<SharedSession>);
 
-struct Shared {
+struct SharedSession {
     session: Arc<dyn Session>,
-    state: Mutex<State>,
+    state: Mutex<StateContent>,
 }
 
 /// Content of the file, and its size.
 type Left = io::Result<(Vec<u8>, u64)>;
 
 #[derive(Default)]
-struct State {
+struct StateContent {
     content: Vec<u8>,
     path: Option<PathBuf>,
     reading: Option<oneshot::Receiver<Left>>,
@@ -232,19 +232,19 @@ struct State {
 
 impl SessionState {
     fn new(session: &Arc<dyn Session>, content: Vec<u8>) -> SessionState {
-        SessionState(Arc::new(Shared {
+        SessionState(Arc::new(SharedSession {
             session: Arc::clone(session),
-            state: Mutex::new(State {
+            state: Mutex::new(StateContent {
                 content,
-                ..State::default()
+                ..StateContent::default()
             }),
         }))
     }
 
     fn with_lock(&self, message: Message) -> Message {
-        *lock(&self.0.state) = State {
+        *lock(&self.0.state) = StateContent {
             content: self.content(),
-            ..State::default()
+            ..StateContent::default()
         };
         let lock = Arc::new(LockWithState {
             inner: Arc::clone(&message.lock),
@@ -280,7 +280,7 @@ impl SessionState {
 /// lose the state.
 struct LockWithState {
     inner: Arc<dyn Lock>,
-    shared: Arc<Shared>,
+    shared: Arc<SharedSession>,
 }
 
 impl LockWithState {

@@ -8,7 +8,7 @@ use crate::support::await_for;
 use crate::support::closed_port::ClosedPort;
 use crate::support::scene::Scene;
 
-type Answer = fn(TcpStream);
+type Responder = fn(TcpStream);
 
 /// Server with the number of its connections.
 struct Server {
@@ -17,7 +17,7 @@ struct Server {
 }
 
 impl Server {
-    fn that(answers: Answer) -> Server {
+    fn that(answers: Responder) -> Server {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let port = listener.local_addr().expect("bound").port();
         let came = Arc::new(AtomicUsize::new(0));
@@ -55,7 +55,7 @@ fn say(mut stream: TcpStream, text: &str) {
 #[test]
 fn a_server_that_answers_keeps_control_however_long_its_answer_is() {
     for answers in [
-        (|stream| say(stream, "HTTP/1.1 204 No Content\r\n\r\n")) as Answer,
+        (|stream| say(stream, "HTTP/1.1 204 No Content\r\n\r\n")) as Responder,
         |stream| say(stream, "HTTP/1.1 200 OK\r\ncontent-length: 2\r\n\r\nok"),
         |mut stream| {
             let _ = stream.write_all(b"HTTP/1.1 200 OK\r\n\r\n");
@@ -83,7 +83,7 @@ fn a_server_that_answers_keeps_control_however_long_its_answer_is() {
 fn a_server_that_does_not_answer_well_costs_control() {
     for (answers, why) in [
         (
-            (|stream| say(stream, "HTTP/1.1 503 Service Unavailable\r\n\r\n")) as Answer,
+            (|stream| say(stream, "HTTP/1.1 503 Service Unavailable\r\n\r\n")) as Responder,
             "was answered 503",
         ),
         (

@@ -17,7 +17,7 @@ use nix::libc;
 use trafficcop::Instant;
 
 use super::switchboard::{Op, Switchboard};
-use super::tree::{Answer, Tree};
+use super::tree::{DriveResult, Tree};
 
 /// The kernel caches nothing.
 const AT_ONCE: Duration = Duration::ZERO;
@@ -71,8 +71,8 @@ impl Client {
     fn look<T>(
         &self,
         knows_better: impl Fn(&Memory) -> bool,
-        look: impl Fn(&Tree) -> Answer<T>,
-    ) -> Answer<T> {
+        look: impl Fn(&Tree) -> DriveResult<T>,
+    ) -> DriveResult<T> {
         let mut memory = lock(&self.memory);
         if memory.lasts.is_zero() || knows_better(&memory) {
             return look(&self.tree());
@@ -96,18 +96,18 @@ impl Client {
         lock(&self.memory).known.insert((parent, name.to_owned()));
     }
 
-    fn child(&self, parent: u64, name: &OsStr) -> Answer<fuser::FileAttr> {
+    fn child(&self, parent: u64, name: &OsStr) -> DriveResult<fuser::FileAttr> {
         let known = |memory: &Memory| memory.known.contains(&(parent, name.to_owned()));
         let number = self.look(known, |tree| tree.child(parent, name))?;
         self.attributes(number)
     }
 
-    fn attributes(&self, number: u64) -> Answer<fuser::FileAttr> {
+    fn attributes(&self, number: u64) -> DriveResult<fuser::FileAttr> {
         let written = |memory: &Memory| memory.written.contains(&number);
         self.look(written, |tree| tree.attributes(number))
     }
 
-    fn entries(&self, number: u64) -> Answer<Vec<(u64, FileType, OsString)>> {
+    fn entries(&self, number: u64) -> DriveResult<Vec<(u64, FileType, OsString)>> {
         let mut names = self.look(|_| false, |tree| tree.names(number).cloned())?;
         let tree = self.tree();
         for (parent, name) in &lock(&self.memory).known {
@@ -132,8 +132,8 @@ impl Client {
     fn serve<T: Send + 'static>(
         &self,
         op: (Op, Option<&OsStr>, &Request),
-        execute: impl FnOnce(&Client) -> Answer<T> + Send + 'static,
-        answer: impl FnOnce(Answer<T>) + Send + 'static,
+        execute: impl FnOnce(&Client) -> DriveResult<T> + Send + 'static,
+        answer: impl FnOnce(DriveResult<T>) + Send + 'static,
     ) {
         let client = self.clone();
         let op = (op.0, op.1, op.2.pid());
@@ -141,28 +141,28 @@ impl Client {
     }
 }
 
-fn entry(reply: ReplyEntry) -> impl FnOnce(Answer<fuser::FileAttr>) + Send {
+fn entry(reply: ReplyEntry) -> impl FnOnce(DriveResult<fuser::FileAttr>) + Send {
     move |done| match done {
         Ok(found) => reply.entry(&AT_ONCE, &found, Generation(0)),
         Err(number) => reply.error(errno(number)),
     }
 }
 
-fn empty(reply: ReplyEmpty) -> impl FnOnce(Answer<()>) + Send {
+fn empty(reply: ReplyEmpty) -> impl FnOnce(DriveResult<()>) + Send {
     move |done| match done {
         Ok(()) => reply.ok(),
         Err(number) => reply.error(errno(number)),
     }
 }
 
-fn attr(reply: ReplyAttr) -> impl FnOnce(Answer<fuser::FileAttr>) + Send {
+fn attr(reply: ReplyAttr) -> impl FnOnce(DriveResult<fuser::FileAttr>) + Send {
     move |done| match done {
         Ok(found) => reply.attr(&AT_ONCE, &found),
         Err(number) => reply.error(errno(number)),
     }
 }
 
-fn opened(reply: ReplyOpen, flags: FopenFlags) -> impl FnOnce(Answer<()>) + Send {
+fn opened(reply: ReplyOpen, flags: FopenFlags) -> impl FnOnce(DriveResult<()>) + Send {
     move |done| match done {
         Ok(()) => reply.opened(NO_HANDLE, flags),
         Err(number) => reply.error(errno(number)),
@@ -327,7 +327,7 @@ impl Filesystem for Client {
             let written = |memory: &Memory| memory.written.contains(&ino.0);
             client.look(written, |tree| tree.read(ino.0, offset, size))
         };
-        let answer = move |done: Answer<Vec<u8>>| match done {
+        let answer = move |done: DriveResult<Vec<u8>>| match done {
             Ok(bytes) => reply.data(&bytes),
             Err(number) => reply.error(errno(number)),
         };
@@ -398,7 +398,7 @@ impl Filesystem for Client {
         offset: u64,
         mut reply: ReplyDirectory,
     ) {
-        let answer = move |done: Answer<Vec<(u64, FileType, OsString)>>| match done {
+        let answer = move |done: DriveResult<Vec<(u64, FileType, OsString)>>| match done {
             Ok(entries) => {
                 let entries = (1..).zip(entries).skip(offset as usize);
                 for (next, (number, kind, name)) in entries {

@@ -30,7 +30,7 @@ pub(crate) struct Tree {
 
 const ROOT: u64 = 1;
 
-pub(crate) type Answer<T> = Result<T, i32>;
+pub(crate) type DriveResult<T> = Result<T, i32>;
 
 impl Tree {
     pub(crate) fn new() -> Tree {
@@ -47,11 +47,11 @@ impl Tree {
     }
 
     /// Returns a node; a removed one is unknown, even to a client that has its number.
-    fn node(&self, number: u64) -> Answer<&Node> {
+    fn node(&self, number: u64) -> DriveResult<&Node> {
         self.nodes.get(&number).ok_or(libc::ESTALE)
     }
 
-    fn directory(&mut self, number: u64) -> Answer<&mut BTreeMap<OsString, u64>> {
+    fn directory(&mut self, number: u64) -> DriveResult<&mut BTreeMap<OsString, u64>> {
         let node = self.nodes.get_mut(&number).ok_or(libc::ESTALE)?;
         node.modified = SystemTime::now();
         match &mut node.kind {
@@ -60,14 +60,14 @@ impl Tree {
         }
     }
 
-    pub(crate) fn names(&self, number: u64) -> Answer<&BTreeMap<OsString, u64>> {
+    pub(crate) fn names(&self, number: u64) -> DriveResult<&BTreeMap<OsString, u64>> {
         match &self.node(number)?.kind {
             Kind::Directory(names) => Ok(names),
             Kind::File(_) => Err(libc::ENOTDIR),
         }
     }
 
-    pub(crate) fn child(&self, parent: u64, name: &OsStr) -> Answer<u64> {
+    pub(crate) fn child(&self, parent: u64, name: &OsStr) -> DriveResult<u64> {
         let names = self.names(parent)?;
         names.get(name).copied().ok_or(libc::ENOENT)
     }
@@ -79,7 +79,7 @@ impl Tree {
             .try_fold(ROOT, |here, part| self.child(here, part.as_ref()).ok())
     }
 
-    pub(crate) fn attributes(&self, number: u64) -> Answer<FileAttr> {
+    pub(crate) fn attributes(&self, number: u64) -> DriveResult<FileAttr> {
         let node = self.node(number)?;
         let (kind, size) = match &node.kind {
             Kind::Directory(_) => (FileType::Directory, 4096),
@@ -104,7 +104,7 @@ impl Tree {
         })
     }
 
-    fn make(&mut self, parent: u64, name: &OsStr, node: Node) -> Answer<u64> {
+    fn make(&mut self, parent: u64, name: &OsStr, node: Node) -> DriveResult<u64> {
         let number = self.next;
         let names = self.directory(parent)?;
         if names.contains_key(name) {
@@ -116,7 +116,12 @@ impl Tree {
         Ok(number)
     }
 
-    pub(crate) fn make_directory(&mut self, parent: u64, name: &OsStr, mode: u32) -> Answer<u64> {
+    pub(crate) fn make_directory(
+        &mut self,
+        parent: u64,
+        name: &OsStr,
+        mode: u32,
+    ) -> DriveResult<u64> {
         let kind = Kind::Directory(BTreeMap::new());
         match self.make(parent, name, Node::new(kind, mode)) {
             Err(libc::EEXIST) if self.is_careless => self.child(parent, name),
@@ -130,14 +135,14 @@ impl Tree {
         name: &OsStr,
         mode: u32,
         exclusively: bool,
-    ) -> Answer<u64> {
+    ) -> DriveResult<u64> {
         match self.make(parent, name, Node::new(Kind::File(Vec::new()), mode)) {
             Err(libc::EEXIST) if !exclusively => self.child(parent, name),
             made => made,
         }
     }
 
-    pub(crate) fn remove(&mut self, parent: u64, name: &OsStr, directory: bool) -> Answer<()> {
+    pub(crate) fn remove(&mut self, parent: u64, name: &OsStr, directory: bool) -> DriveResult<()> {
         let number = self.child(parent, name)?;
         match &self.node(number)?.kind {
             Kind::Directory(_) if !directory => return Err(libc::EISDIR),
@@ -154,7 +159,7 @@ impl Tree {
         &mut self,
         (parent, name): (u64, &OsStr),
         (to, new): (u64, &OsStr),
-    ) -> Answer<()> {
+    ) -> DriveResult<()> {
         let number = self.child(parent, name)?;
         if let Ok(there) = self.child(to, new) {
             match &self.node(there)?.kind {
@@ -167,7 +172,7 @@ impl Tree {
         Ok(())
     }
 
-    fn bytes(&mut self, number: u64) -> Answer<&mut Vec<u8>> {
+    fn bytes(&mut self, number: u64) -> DriveResult<&mut Vec<u8>> {
         let node = self.nodes.get_mut(&number).ok_or(libc::ESTALE)?;
         match &mut node.kind {
             Kind::File(bytes) => Ok(bytes),
@@ -175,7 +180,7 @@ impl Tree {
         }
     }
 
-    pub(crate) fn read(&self, number: u64, offset: u64, size: u32) -> Answer<Vec<u8>> {
+    pub(crate) fn read(&self, number: u64, offset: u64, size: u32) -> DriveResult<Vec<u8>> {
         let Kind::File(bytes) = &self.node(number)?.kind else {
             return Err(libc::EISDIR);
         };
@@ -183,7 +188,7 @@ impl Tree {
         Ok(rest[..rest.len().min(size as usize)].to_vec())
     }
 
-    pub(crate) fn write(&mut self, number: u64, offset: u64, data: &[u8]) -> Answer<u32> {
+    pub(crate) fn write(&mut self, number: u64, offset: u64, data: &[u8]) -> DriveResult<u32> {
         let bytes = self.bytes(number)?;
         let (from, to) = (offset as usize, offset as usize + data.len());
         bytes.resize(bytes.len().max(to), 0);
@@ -191,7 +196,7 @@ impl Tree {
         Ok(data.len() as u32)
     }
 
-    pub(crate) fn resize(&mut self, number: u64, size: u64) -> Answer<()> {
+    pub(crate) fn resize(&mut self, number: u64, size: u64) -> DriveResult<()> {
         self.bytes(number)?.resize(size as usize, 0);
         Ok(())
     }
