@@ -1,5 +1,4 @@
-//! Words the messages for people: short, in the field's terms, with the reason. Pure. Called by `report`
-//! alone.
+//! Words the messages for people: short, in the field's terms, with the reason. Pure.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use crate::units::{show, signal_name};
 
 pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
     let span = |until: &Instant| left(until.since(now));
-    // Without a `_`: a new notice needs a text here.
+    // No `_`: a new notice needs a text.
     let text = match notice {
         Notice::StandingBy(info) => format!("standing by{}", behind(info)),
         Notice::InControl { token } => format!("in control, token {token}"),
@@ -162,13 +161,10 @@ pub(crate) fn event(notice: &Notice) -> &'static str {
     }
 }
 
-/// Reason to hand over after too many restarts.
 const RESTARTS_SPENT: &str = "the command was restarted as often as --restart-limit allows";
 
-/// Reason to hand over although nothing is wrong.
 const HELD_LONG_ENOUGH: &str = "control was held for --max-hold: handing it over";
 
-/// Returns whether the drain was requested, not caused by a loss of control.
 pub(crate) fn is_asked(cause: &Cause) -> bool {
     matches!(
         cause,
@@ -187,7 +183,7 @@ pub(super) fn of_ending(
         // The cause alone reads as if control was obtained and given up.
         reason.insert_str(0, "control not obtained: ");
     }
-    // First, because it needs a person's attention, whatever the cause.
+    // It needs a person's attention, whatever the cause.
     if ending.overlap {
         let line = format!(
             "{reason}; the command may have run at the same time as another holder's: exit status {}",
@@ -196,7 +192,6 @@ pub(super) fn of_ending(
         return Some((Level::ERROR, line));
     }
     match (&ending.cause, leave) {
-        // Its end was reported when it came, and its status is the exit status.
         (Cause::CommandEnded, _) => None,
         // With -E 0 a machine that has nothing to do gives no warning.
         (Cause::Stopped(_), _)
@@ -214,7 +209,7 @@ pub(super) fn of_ending(
     }
 }
 
-/// Describes a cause in one line; `command` as it would be typed.
+/// Describes a cause in one line; `command` is as it would be typed.
 pub(crate) fn reason(cause: &Cause, command: &str) -> String {
     match cause {
         Cause::CommandEnded => "the command ended".into(),
@@ -277,7 +272,7 @@ fn hangs(hung: Hung) -> String {
     }
 }
 
-/// Returns the health text for the lock's record: see [`crate::core::HealthWords`].
+/// Returns the health text for the record: see [`crate::core::HealthWords`].
 pub(crate) fn recorded_health(event: &HealthEvent) -> Option<String> {
     match event {
         HealthEvent::Answered { .. } => Some(String::new()),
@@ -396,8 +391,7 @@ fn is_a_value_of_a_flag(command: &str) -> bool {
     words.next().is_some_and(is_address) || words.next() == Some("--")
 }
 
-/// Returns whether a command, as it would be typed, is one quoted text with blanks: a line for a shell. The
-/// text may be cut at its end.
+/// Returns whether a command is one quoted text with blanks: a line for a shell. It may be cut at its end.
 fn is_one_text(command: &str) -> bool {
     let word = command.replace(r"'\''", "");
     word.strip_prefix('\'').is_some_and(|rest| {
@@ -415,7 +409,6 @@ pub(super) fn behind(info: &HolderInfo) -> String {
     if let Some(text) = &info.foreign {
         return format!(": {text}");
     }
-    // With slots there may be several.
     let is = |holder: &str| if holder.contains(", ") { "are" } else { "is" };
     match (&info.holder, info.token) {
         (Some(holder), Some(token)) => format!(": {holder} is in control, token {token}{draining}"),
@@ -440,7 +433,7 @@ pub(super) fn other_command(info: &HolderInfo, own: &str) -> String {
     }
 }
 
-/// Formats remaining time, rounded down, so that it never promises too much.
+/// Rounds down, so that it never promises too much.
 pub(crate) fn left(span: Duration) -> String {
     let millis = u64::try_from(span.as_millis()).unwrap_or(0);
     show(if span < Duration::from_secs(1) {
@@ -450,8 +443,7 @@ pub(crate) fn left(span: Duration) -> String {
     })
 }
 
-/// Describes when SIGKILL follows a drain: when the `grace` is over, or at the `deadline` if the lease is not
-/// renewed until then.
+/// Describes when SIGKILL comes: after the `grace`, or at the `deadline` without a renewal.
 pub(super) fn until_the_kill(grace: Option<Duration>, deadline: Option<Duration>) -> String {
     match (grace, deadline) {
         (None, None) => String::new(),
