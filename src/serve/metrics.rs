@@ -1,7 +1,7 @@
 //! The metrics of `/metrics`: counters since the start, and gauges that are set on request.
 //!
-//! All labels are known beforehand, so that each counter starts at zero: otherwise an alert would not see the
-//! first loss of a lease as an increase.
+//! All labels are known beforehand, so that counters start at zero: otherwise an alert would miss the first loss
+//! of a lease.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -22,14 +22,12 @@ use crate::driver::Observation;
 use crate::status::{REFUSED, UNFIT};
 use crate::util::lock;
 
-/// Content type of the current format.
 pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Content type of the older format, for clients that ask for plain text.
+/// Content type of the older format.
 pub(super) const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Converts the text to the older format: drops what that does not know, and declares counters and infos by
-/// the names of their samples.
+/// Drops what the older format does not know, and declares counters and infos by the names of their samples.
 pub(super) fn plain(text: &str) -> String {
     let declared = |kind: &str| -> Vec<&str> {
         text.lines()
@@ -41,7 +39,6 @@ pub(super) fn plain(text: &str) -> String {
     for line in text.lines() {
         let words: Vec<&str> = line.splitn(4, ' ').collect();
         let line = match words[..] {
-            // The older format knows neither.
             ["#", "EOF"] | ["#", "UNIT", ..] => continue,
             ["#", what, name, rest] if counters.contains(&name) => {
                 format!("# {what} {name}_total {rest}")
@@ -61,7 +58,7 @@ pub(super) fn plain(text: &str) -> String {
 type One = [(&'static str, &'static str); 1];
 type Counters = Family<One, Counter>;
 type Seconds = Gauge<f64, AtomicU64>;
-/// A gauge that is absent if its value has no end.
+/// Gauge that is absent if its value has no end.
 type MaybeGauge = Family<[(&'static str, &'static str); 0], Gauge>;
 type MaybeSeconds = Family<[(&'static str, &'static str); 0], Seconds>;
 
@@ -89,7 +86,7 @@ const OUTCOME: &[&str] = &[
     "unconfirmed",
     "unsettled",
 ];
-/// From a command that does nothing to one that runs for a day.
+/// From a command that does nothing to one that runs for a day, in seconds.
 const RUNS: [f64; 12] = [
     0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0,
 ];
@@ -107,12 +104,12 @@ const STATES: &[&str] = &[
     UNFIT,
     REFUSED,
 ];
-/// From an answer on the same machine to the longest attempt.
+/// From an answer on the same machine to the longest attempt, in seconds.
 const LATENCIES: [f64; 11] = [
     0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
 
-/// Makes the struct of all metrics, and registers them in this order, which is that of the page.
+/// Makes and registers all metrics, in the order of the page.
 macro_rules! metrics {
     (all { $($field:ident: $type:ty = $zero:expr, $name:literal $(in $unit:ident)?, $help:literal;)* }
      workers { $($of:ident: $more:ty = $none:expr, $called:literal $(in $second:ident)?, $about:literal;)* }) => {
@@ -124,7 +121,7 @@ macro_rules! metrics {
         }
 
         impl Metrics {
-            /// Creates the metrics of an instance that competes for this lock, or of a worker on this queue.
+            /// Creates the metrics of an instance on this lock, or of a worker on this queue.
             pub(super) fn new(lock: &str, worker: bool) -> Metrics {
                 // On every metric: one job scrapes several instances of one machine.
                 let label = [("lock".into(), lock.to_owned().into())];
@@ -221,8 +218,7 @@ impl Metrics {
                     Exit::Signal(_) => "signal",
                 };
                 count(&self.exits, "result", result);
-                // Outside of a drain another sender's SIGKILL ended it, mostly the kernel's for want of
-                // memory.
+                // Outside of a drain the SIGKILL is not trafficcop's; mostly the kernel is out of memory.
                 if let (Exit::Signal(libc::SIGKILL), Some(cause)) = (exit, *lock(&self.draining)) {
                     count(&self.kills, "cause", cause);
                 }
@@ -238,7 +234,7 @@ impl Metrics {
                 let result = match reply {
                     Ok(_) => "acquired",
                     Err(Failure::Held(_)) => "held",
-                    // Only with --once, and only for the last attempt, so it is no label from the start.
+                    // No label from the start: it comes only with --once, with the last attempt.
                     Err(Failure::AlreadyDone(_)) => "over",
                     Err(_) => "failure",
                 };
@@ -272,7 +268,7 @@ impl Metrics {
                 let cause = label(cause);
                 *lock(&self.draining) = Some(cause);
                 count(&self.drains, "cause", cause);
-                // A drain for want of control is a loss, too: people alert on losses, and count drains.
+                // A loss, too: people alert on losses, and count drains.
                 if LOSS.contains(&cause) {
                     count(&self.losses, "cause", cause);
                 }
@@ -283,7 +279,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a request. `path` is a page's name, or [`super::OTHER`].
+    /// `path` is a page's name, or [`super::OTHER`].
     pub(super) fn requested(&self, path: &'static str, code: u16) {
         let labels = [("path", path.to_owned()), ("code", code.to_string())];
         self.requests.get_or_create(&labels).inc();
@@ -306,7 +302,7 @@ impl Metrics {
             self.health.get_or_create(&[]).set(is_good);
         }
         let now = &*snapshot.status.state;
-        // Also removes a state that was added because it occurred.
+        // Also removes a state that was added.
         self.state.clear();
         for state in STATES.iter().copied().chain([now]) {
             let is = [("state", state.to_owned())];
@@ -335,7 +331,7 @@ fn label(cause: &Cause) -> &'static str {
         Cause::Doubt { .. } => "doubt",
         Cause::Lost { .. } => "lost",
         Cause::GuardianLost => "guardian",
-        // The only other cause of a drain is that the command ended by itself.
+        // The command ended by itself: no other cause is left.
         _ => "left_behind",
     }
 }
