@@ -15,7 +15,7 @@ pub(super) fn refuse_no_command(command: &[OsString], missing: &str) -> Result<(
     }
 }
 
-/// Refuses a word of `words`, the whole command line, right before `--`: it would run as the command.
+/// Refuses a word right before `--`: it would run as the command.
 pub(crate) fn refuse_a_word_before(
     words: &[OsString],
     command: &[OsString],

@@ -25,13 +25,12 @@ const DEFAULT_FAILURES: u32 = 3;
 pub(crate) struct Health {
     pub(crate) rules: HealthRules,
     pub(crate) ask: Option<Ask>,
-    /// Authorities that an https server is trusted by, besides the system's.
     pub(crate) ca_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// Command for `sh -c`.
+    /// Script for `sh -c`.
     Command(OsString),
     /// Server on this machine or at a private address.
     Url(Url),
@@ -128,7 +127,7 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
         }
         return Ok(Ask::Command(text.clone()));
     };
-    // Keep the URL out of the message: it may contain a password.
+    // The URL may contain a password.
     let url = Url::parse(url).map_err(|why| {
         refuse(&format!(
             "this is no URL ({why}): take one like http://127.0.0.1:8080/healthz"
@@ -169,7 +168,7 @@ fn looks_like_a_url(text: &str) -> bool {
         && !text.trim().contains(char::is_whitespace)
 }
 
-/// Returns server and path of one word like `localhost:8080/healthz` or `10.0.0.4/healthz`.
+/// Finds `localhost:8080/healthz` or `10.0.0.4/healthz`.
 fn server_without_scheme(text: &str) -> Option<&str> {
     // The rest may be a secret.
     let shown = text.trim().split(['?', '#']).next()?;

@@ -15,22 +15,19 @@ const DEFAULT_WINDOW: Duration = Duration::from_secs(300);
 // A shorter hold is a mistyped unit: the kernel hands a file's lock over at once.
 const LEAST_HOLD_OF_A_FILE: Duration = Duration::from_secs(1);
 
-// Key if --once-key is not set.
 const DEFAULT_KEY: &str = "once";
 
 fn refuse<T>(line: impl Into<String>) -> Result<T, UsageError> {
     Err(UsageError::new(line))
 }
 
-/// Reasons to hand control over, besides the hold policy.
 pub(super) struct HandOvers {
     /// Whether there is one: a command that hangs, or a hook or task that fails.
     pub(super) is_typed: bool,
-    /// Flags that hand control over, for the error.
     pub(super) flags: &'static str,
 }
 
-/// Validates the hold policy. In a cooldown below `shortest_cooldown` no other instance can get control.
+/// Refuses a cooldown below `shortest_cooldown`, in which no other instance can get control.
 pub(super) fn hold_policy(
     typed: &args::HoldPolicy,
     lock: &Lock,
@@ -130,7 +127,7 @@ fn cooldown(
     let Some(span) = typed.cooldown.clone().transpose()? else {
         return Ok(None);
     };
-    // Otherwise the instance ends with its command, and there is no cooldown.
+    // The instance ends with its command: there is no cooldown.
     if typed.max_hold.is_none() && !restarts(typed) && !hand_overs.is_typed {
         return refuse(format!(
             "--cooldown has no meaning unless control is handed over: add {}, or leave it out",
@@ -141,7 +138,7 @@ fn cooldown(
     Ok(Some(span))
 }
 
-/// Returns the longest time between two looks: `--poll` plus 20 %.
+/// Returns the poll with its jitter of 20 %.
 pub(super) fn longest_poll(poll: Duration) -> Duration {
     poll + poll / 5
 }
@@ -195,7 +192,6 @@ fn restarts(typed: &args::HoldPolicy) -> bool {
     !matches!(typed.restart, None | Some(args::Restart::Never))
 }
 
-/// Validates the task to run once.
 pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>, UsageError> {
     let flags = &typed.once;
     // A key or a period implies --once.
@@ -223,7 +219,6 @@ pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>
     };
     if let Some(most) = once.attempts
         && most > 1
-        // The first failure is the last, whatever the number.
         && once.on_failure == OnFailure::Stop
     {
         return refuse(format!(

@@ -21,7 +21,7 @@ fn place() -> Host {
     }
 }
 
-/// Parses without the environment, so that the variables of the user who runs the tests change nothing.
+/// The variables of the user who runs the tests must change nothing.
 fn typed(words: &[&str]) -> args::Run {
     let definition = args::definition().mut_subcommand("run", |run| {
         run.mut_args(|arg| arg.env(None::<&'static str>))
