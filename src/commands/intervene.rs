@@ -1,6 +1,5 @@
-//! `trafficcop break` ends another instance's lease, and `trafficcop reset` forgets that a task is done, both
-//! after showing what that does. Called by main. They must never break or forget what they have not shown,
-//! nor without a yes.
+//! `trafficcop break` ends another instance's lease, and `trafficcop reset` forgets that a task is done. They
+//! must never do what they have not shown, nor without a yes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +19,6 @@ use crate::report;
 const LONGEST: u8 = 60;
 
 pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
-    // Before the store is asked: bad usage does not depend on the network.
     let period = period(typed.period.as_deref())?;
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(target.look_at_one())?;
@@ -36,8 +34,8 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     if shortest.is_none() {
         return Err(of_file(&view).into());
     }
-    // Printed with --yes, too: what was broken, and for whom, belongs in the log of the script that did it.
-    // Without a reader nothing is broken.
+    // With --yes, too: what was broken, and for whom, belongs in the script's log. Without a reader nothing is
+    // broken.
     let what = view.lines() + &consequence_of_break(period, &seen) + "\n";
     let written = answer(&what, ExitAction::Status(0))?;
     if written != ExitAction::Status(0) {
@@ -76,9 +74,9 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     answer(&text, ExitAction::Status(status))
 }
 
-/// Asks at the terminal; fails without one, and then nothing was `done`.
+/// Fails without a terminal, and then nothing was `done`.
 fn confirmed(question: &str, done: &str) -> anyhow::Result<bool> {
-    // From stdin the answer would be a pipe's, and a script's next line a yes.
+    // Not from stdin: it may be a pipe, and a script's next line is no yes.
     report::ask(question)?.ok_or_else(|| {
         UsageError::new(format!(
             "nothing was {done}: there is no terminal to ask on: add --yes"
@@ -179,7 +177,7 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
         Ok(tasks) => tasks,
         Err(why) => return nothing(&why),
     };
-    // The holder's run may end in the next moment and record what was forgotten.
+    // Its run may end in the next moment and record what was forgotten.
     let held = view.held == Some(true);
     if held && !typed.force {
         return nothing(
@@ -203,7 +201,7 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
             ExitAction::Status(exit::NOT_FORGOTTEN),
         );
     }
-    // By force only if it was shown as held: a yes for a free lock is none to break a lease.
+    // A yes for a lock that was shown as free is none to break a lease.
     let went = run(async { Ok(target.inspector.forget(&tasks, seen, held).await?) })?;
     let no = |why: &str| {
         answer(
@@ -228,7 +226,7 @@ fn chosen(
     seen: &LockStatus,
     shown: &TaskLog,
 ) -> Result<Result<Tasks, String>, UsageError> {
-    // A key that is done once and once in each period has one name: both are forgotten together.
+    // One key stands for a task done once and in each period: both are forgotten together.
     let keys: BTreeSet<&str> = shown.entries().iter().map(|task| &*task.key).collect();
     let keys: Vec<&str> = keys.into_iter().collect();
     if typed.all {
@@ -238,7 +236,7 @@ fn chosen(
             false => Ok(Tasks::All),
         });
     }
-    // What cannot be read may be just what the key names.
+    // The key may name what cannot be read.
     if seen.unread {
         return Err(UsageError::new(format!(
             "{}: its results cannot be read: add --all to forget all of them",
@@ -250,7 +248,7 @@ fn chosen(
         (Some(key), _) => Ok(Err(format!("there is no result of --once-key {key}"))),
         (None, []) => Ok(Err("there is no result".to_owned())),
         (None, [key]) => Ok(Ok(Tasks::Of((*key).to_owned()))),
-        // Not all of them: repeating a migration by mistake costs more than a question.
+        // Repeating a migration by mistake costs more than a question.
         (None, keys) => Err(UsageError::new(format!(
             "{}: there are {} tasks: name one with --once-key ({}), or add --all",
             seen.lock,
