@@ -155,8 +155,7 @@ pub const FIELDS: Rows<'_> = rows! {
     "time" => "when the line was made, by the wall clock (RFC 3339, UTC); for people",
 };
 
-/// Every exit status of `trafficcop elect` and what it means. It ends by itself only where one of
-/// these says so.
+/// Every exit status of `trafficcop elect`, and why it ends.
 pub const ELECT_STATUS: Rows<'_> = rows! {
     "141" => "the reader closed the pipe: the lock was given back, then trafficcop died of \
         SIGPIPE, as every writer of a pipe does (128+13)",
