@@ -140,7 +140,8 @@ pub(super) fn lease(flag: &str, text: &str) -> Checked<Duration> {
     let endless = ["infinite", "infinity", "inf", "forever", "-1"];
     if endless.contains(&text.to_lowercase().as_str()) {
         return refuse(format!(
-            "{flag}: an infinite lease is never given back by a machine that died: take 15s to 60s, which trafficcop renews while it lives"
+            "{flag}: an infinite lease is never given back by a machine that died: take 15s to 60s, \
+             which trafficcop renews while it lives"
         ));
     }
     duration(flag, text)
