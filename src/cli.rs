@@ -70,7 +70,8 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
             if name.as_encoded_bytes().starts_with(b"TRAFFICCOP_") && is_in_quotes(value) {
                 let name = name.display();
                 tracing::warn!(
-                    "the value of {name} is in quotes, which are part of it (docker's --env-file keeps them): remove them"
+                    "the value of {name} is in quotes, which are part of it (docker's --env-file keeps them): \
+                     remove them"
                 );
             }
         }

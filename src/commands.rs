@@ -138,7 +138,8 @@ impl LockTarget {
     fn of_listing(typed: &args::List) -> anyhow::Result<LockTarget> {
         if typed.blob.is_none() && typed.file.is_none() && typed.store.is_none() {
             return Err(UsageError::new(
-                "nothing to list: name a container with --blob CONTAINER, a directory with --file DIRECTORY, or --store HELPER:PREFIX",
+                "nothing to list: name a container with --blob CONTAINER, a directory with --file DIRECTORY, \
+                 or --store HELPER:PREFIX",
             )
             .into());
         }

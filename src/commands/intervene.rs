@@ -112,8 +112,8 @@ fn consequence_of_break(period: Option<u8>, seen: &LockStatus) -> String {
     if seen.foreign {
         let when = period.map_or(60, u64::from);
         return format!(
-            "The lease has no end and belongs to another program, which gets no notice. It ends in {when} seconds; then an \
-             instance can have control."
+            "The lease has no end and belongs to another program, which gets no notice. \
+             It ends in {when} seconds; then an instance can have control."
         );
     }
     let state = seen.state;
@@ -126,12 +126,14 @@ fn consequence_of_break(period: Option<u8>, seen: &LockStatus) -> String {
             with its next renewal and has stopped its command by then; then another instance can have control."
             .to_owned(),
         Some(0) => "Another instance can have control AT ONCE. Its holder learns of it with its next renewal \
-            (a third of its lease away at most: 5 to 20 seconds) and then kills its command: until then it can run at the same time as another instance's."
+            (a third of its lease away at most: 5 to 20 seconds) and then kills its command: \
+            until then it can run at the same time as another instance's."
             .to_owned(),
         Some(seconds) => format!(
             "Another instance can have control in {seconds} seconds, or when the lease ends before. Its holder \
              learns of it with its next renewal (a third of its lease away at most: 5 to 20 seconds) \
-             and stops its command in what is left of them; if nothing is left it kills it, and until then it can run at the same time as another instance's."
+             and stops its command in what is left of them; if nothing is left it kills it, and until then \
+             it can run at the same time as another instance's."
         ),
     };
     format!("{already}{what} It competes again, unless it runs with --if-lost exit.")
@@ -261,20 +263,24 @@ fn chosen(
 fn consequence_of_reset(tasks: &Tasks, force_breaks: bool, state: LockState) -> String {
     let what = match tasks {
         Tasks::Of(key) => format!(
-            "The result of the task {} is forgotten: the next 'run --once' of it that gets control runs its command again.",
+            "The result of the task {} is forgotten: the next 'run --once' of it that gets control runs its command \
+             again.",
             report::plain(key)
         ),
-        Tasks::All => "The results of ALL tasks of this lock are forgotten: the next 'run --once' of each that gets control runs its command again."
+        Tasks::All => "The results of ALL tasks of this lock are forgotten: \
+            the next 'run --once' of each that gets control runs its command again."
             .to_owned(),
     };
     let force = match (state, force_breaks) {
         (LockState::Missing | LockState::Free, _) => "",
         (LockState::Held | LockState::Breaking, true) => {
             " The lock is held, so its lease is BROKEN first: the holder learns of it with its next \
-             renewal and stops its command before the lease ends, within 60 seconds. The result of its present run is not recorded. It competes again, unless it runs with --if-lost exit."
+             renewal and stops its command before the lease ends, within 60 seconds. The result of its \
+             present run is not recorded. It competes again, unless it runs with --if-lost exit."
         }
         (LockState::Held | LockState::Breaking, false) => {
-            " The lock is held, and its holder continues: if it runs this task, its result is still recorded; if it records one at this moment, the result can be lost, and the task then runs again."
+            " The lock is held, and its holder continues: if it runs this task, its result is still recorded; if it \
+             records one at this moment, the result can be lost, and the task then runs again."
         }
     };
     what + force

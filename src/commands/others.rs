@@ -49,7 +49,10 @@ pub(crate) fn man(typed: &args::Man) -> anyhow::Result<ExitAction> {
     let dir = match &typed.dir {
         Some(dir) => dir.clone(),
         None => of_this_user(variable("XDG_DATA_HOME"), variable("HOME")).ok_or_else(|| {
-            UsageError::new("no directory for the pages, and HOME is not set: name one, as in 'trafficcop man /usr/local/share/man'")
+            UsageError::new(
+                "no directory for the pages, and HOME is not set: name one, \
+                as in 'trafficcop man /usr/local/share/man'",
+            )
         })?,
     };
     for (name, text) in &PAGES {

@@ -65,7 +65,8 @@ fn refuse_a_log(picture: &Path) -> Result<(), UsageError> {
         return Ok(());
     }
     Err(UsageError::new(format!(
-        "--svg {}: this seems to be an event log, not a picture: name the picture's file first, as in '--svg control.svg {}'",
+        "--svg {}: this seems to be an event log, not a picture: name the picture's file first, \
+         as in '--svg control.svg {}'",
         picture.display(),
         picture.display()
     )))

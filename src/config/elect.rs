@@ -30,7 +30,8 @@ impl Config {
     ) -> Result<(Config, Telling), UsageError> {
         if !typed.command.is_empty() {
             return Err(UsageError::new(format!(
-                "elect takes no command, it reports on stdout who is in control: pipe it into the reader, or run the command with 'trafficcop run ... -- {}'",
+                "elect takes no command, it reports on stdout who is in control: pipe it into the reader, \
+                 or run the command with 'trafficcop run ... -- {}'",
                 quoted(&typed.command)
             )));
         }

@@ -84,7 +84,8 @@ fn checks(typed: &args::HealthChecks, access: &args::Access) -> Result<Health, U
     let timeout = timeout.unwrap_or(Ok(DEFAULT_TIMEOUT.min(every)))?;
     if timeout > every {
         return Err(UsageError::new(format!(
-            "--health-timeout {} is longer than --health-every {}: the next one would begin before it has ended: take {} or less",
+            "--health-timeout {} is longer than --health-every {}: the next one would begin before it has ended: \
+             take {} or less",
             show(timeout),
             show(every),
             show(every)
@@ -141,7 +142,8 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(refuse(
-            "a URL with a user or a password would show it to all users of this machine: use a command that reads it from a file",
+            "a URL with a user or a password would show it to all users of this machine: \
+             use a command that reads it from a file",
         ));
     }
     let is_near = match url.host() {
@@ -153,7 +155,8 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
     };
     if !is_near {
         return Err(refuse(&format!(
-            "{} is neither this machine nor a private address, and cannot check a command here: take localhost or a private address",
+            "{} is neither this machine nor a private address, and cannot check a command here: \
+             take localhost or a private address",
             url.host_str().unwrap_or_default()
         )));
     }

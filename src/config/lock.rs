@@ -44,7 +44,8 @@ impl<'a> Named<'a> {
         let named: Vec<String> = named.into_iter().flatten().collect();
         if let [one, two, ..] = &named[..] {
             return Err(UsageError::new(format!(
-                "two locks, {one} and {two}: name exactly one (is TRAFFICCOP_BLOB, TRAFFICCOP_FILE or TRAFFICCOP_STORE set?)"
+                "two locks, {one} and {two}: name exactly one (is TRAFFICCOP_BLOB, \
+                 TRAFFICCOP_FILE or TRAFFICCOP_STORE set?)"
             )));
         }
         match (blob, file, store) {

@@ -52,7 +52,8 @@ pub(super) fn in_time<T: Send + 'static>(
                     format!("{named} or {}", at.display())
                 });
             Err(UsageError::of_the_machine(format!(
-                "{what}: no answer from {which} within {}, so the file there is not known, and nothing was started: try again when the drive answers",
+                "{what}: no answer from {which} within {}, so the file there is not known, \
+                 and nothing was started: try again when the drive answers",
                 show(limit)
             )))
         }

@@ -60,7 +60,8 @@ impl Outputs {
         }
         if typed.quiet && typed.verbose {
             return Err(UsageError::new(
-                "--quiet and --verbose contradict each other: choose one (is TRAFFICCOP_QUIET or TRAFFICCOP_VERBOSE set?)",
+                "--quiet and --verbose contradict each other: choose one (is TRAFFICCOP_QUIET or TRAFFICCOP_VERBOSE \
+                 set?)",
             ));
         }
         if let Some(file) = outputs.event_log.clone() {
@@ -98,7 +99,8 @@ fn status_file(file: &Path, locks: &[PathBuf]) -> Result<(), UsageError> {
     has_place("--status-file", file)?;
     if is_no_file(file) {
         return Err(UsageError::new(format!(
-            "--status-file {}: trafficcop replaces it at every change, and it is not a regular file: name another (follow it with 'tail -F')",
+            "--status-file {}: trafficcop replaces it at every change, and it is not a regular file: \
+             name another (follow it with 'tail -F')",
             quoted_word(file.as_os_str())
         )));
     }
@@ -320,7 +322,8 @@ mod http {
         }
         let Some(address) = tcp(text) else {
             return Err(UsageError::new(format!(
-                "--listen {}: take an address and a port, as in 127.0.0.1:9090 or [::1]:9090, or a socket, as in unix:/run/trafficcop.sock",
+                "--listen {}: take an address and a port, as in 127.0.0.1:9090 or [::1]:9090, or a socket, \
+                 as in unix:/run/trafficcop.sock",
                 quoted_word(text.as_ref())
             )));
         };

@@ -41,7 +41,8 @@ pub(super) fn hold_policy(
     if let Some(least) = min_hold {
         if typed.restart == Some(args::Restart::Always) {
             return refuse(
-                "--min-hold and --restart always contradict each other: a command that is always restarted never ends, so the lock is kept anyway",
+                "--min-hold and --restart always contradict each other: \
+                 a command that is always restarted never ends, so the lock is kept anyway",
             );
         }
         // Neither is clearly the mistake.
@@ -72,7 +73,8 @@ fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
             ];
             refuse_first(limits, |flag| {
                 format!(
-                    "{flag} has no meaning without restarts: add --restart on-failure or --restart always, or leave it out"
+                    "{flag} has no meaning without restarts: add --restart on-failure or --restart always, \
+                     or leave it out"
                 )
             })?;
             return Ok(None);
@@ -86,7 +88,8 @@ fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
     // Control would never be handed over, though the user expects it.
     if !rule.limit_is_within_reach() {
         return refuse(format!(
-            "--restart-limit {} can never be reached: the back-off before that many restarts takes {}, which is not within --restart-window {}: lower the one or raise the other",
+            "--restart-limit {} can never be reached: the back-off before that many restarts takes {}, which is not \
+             within --restart-window {}: lower the one or raise the other",
             rule.limit,
             show(rule.time_to_limit()),
             show(rule.window)
@@ -181,7 +184,8 @@ pub(super) fn of_leases(typed: &args::Common) -> Vec<&'static str> {
 pub(super) fn wait(typed: &args::Common) -> Result<Option<Duration>, UsageError> {
     match (typed.no_wait, typed.wait.clone()) {
         (true, Some((wait, _))) => Err(UsageError::new(format!(
-            "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
+            "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT \
+             set?)"
         ))),
         (true, None) => Ok(Some(Duration::ZERO)),
         (false, wait) => wait.map(|(_, span)| span).transpose(),
@@ -235,7 +239,8 @@ fn refuse_what_undoes_once(typed: &args::Run, slots: u32) -> Result<(), UsageErr
         (
             "--restart",
             restarts(policy),
-            "the next candidate runs a failed task, and a success ends it: leave --restart out (--once-attempts limits the runs)",
+            "the next candidate runs a failed task, and a success ends it: \
+             leave --restart out (--once-attempts limits the runs)",
         ),
         (
             "--max-hold",

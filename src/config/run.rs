@@ -100,7 +100,8 @@ impl Config {
         let is_it = is_named || self.lock.is_one_of(&self.outer, patience)?;
         if is_it {
             return Err(UsageError::new(format!(
-                "{name} is held for the command that this trafficcop is a part of, so it would wait for ever: leave the inner trafficcop out, or name another lock"
+                "{name} is held for the command that this trafficcop is a part of, so it would wait for ever: \
+                 leave the inner trafficcop out, or name another lock"
             )));
         }
         Ok(())

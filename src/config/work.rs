@@ -160,7 +160,8 @@ impl Work {
 fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageError> {
     if source.sessions().is_some() {
         return Err(UsageError::new(
-            "--at-most-once does not go with --sessions: a session's next message waits for the end of the command, which a settled message does not wait for",
+            "--at-most-once does not go with --sessions: a session's next message waits for the end of the command, \
+             which a settled message does not wait for",
         ));
     }
     let flags = [
@@ -171,7 +172,8 @@ fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageE
     ];
     refuse_first(flags, |flag| {
         format!(
-            "{flag} does not go with --at-most-once: the message is gone before its command starts: leave it out (or unset its variable)"
+            "{flag} does not go with --at-most-once: the message is gone before its command starts: \
+             leave it out (or unset its variable)"
         )
     })
 }

@@ -124,7 +124,8 @@ async fn reach(
             findings.add(Check::warn(
                 "container",
                 format!("there is no container {}", target.container()),
-                "create it and run doctor again, or let the first run create it, if its credential may; permissions in it cannot be checked before",
+                "create it and run doctor again, or let the first run create it, if its credential may; \
+                 permissions in it cannot be checked before",
             ));
             None
         }

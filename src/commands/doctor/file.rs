@@ -123,7 +123,8 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
                     found,
                     advice(
                         &why,
-                        "run cannot create the lock's file: create it for this user, or give the directory to this user",
+                        "run cannot create the lock's file: create it for this user, \
+                         or give the directory to this user",
                     ),
                 ),
             });

@@ -46,7 +46,8 @@ pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, Us
         ];
         refuse_first(puts_aside, |flag| {
             format!(
-                "{flag} does not go with --dead-letter-queue: its messages cannot be dead-lettered again: leave it out (or unset its variable)"
+                "{flag} does not go with --dead-letter-queue: its messages cannot be dead-lettered again: \
+                 leave it out (or unset its variable)"
             )
         })?;
     }
