@@ -19,7 +19,8 @@ pub(crate) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 pub enum DeadlineError {
     /// `TRAFFICCOP_CONTROL` is not set.
     #[error(
-        "TRAFFICCOP_CONTROL is not set: run this in a command that trafficcop runs, as in 'trafficcop run --file PATH -- ./job'"
+        "TRAFFICCOP_CONTROL is not set: run this in a command that trafficcop runs, \
+         as in 'trafficcop run --file PATH -- ./job'"
     )]
     Outside,
     /// There was no directory for a control file.
@@ -28,7 +29,10 @@ pub enum DeadlineError {
     )]
     None,
     /// The file cannot be read, or is no control file.
-    #[error("{path}: {why}: it exists while the command runs, and all users of this machine can read it", path = .path.display())]
+    #[error(
+        "{path}: {why}: it exists while the command runs, and all users of this machine can read it",
+        path = .path.display()
+    )]
     Unreadable {
         /// Path of the file.
         path: PathBuf,

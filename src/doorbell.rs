@@ -151,7 +151,8 @@ impl Doorbell {
         let address = self.own.address;
         if !self.own.is_near() {
             tracing::warn!(
-                "no standby will hear the doorbell at {address}: standbys connect to private addresses only: name one with --doorbell=ADDR"
+                "no standby will hear the doorbell at {address}: standbys connect to private addresses only: \
+                 name one with --doorbell=ADDR"
             );
         }
     }
@@ -196,7 +197,8 @@ impl Doorbell {
             && !std::mem::replace(&mut self.loss_is_told, true)
         {
             tracing::warn!(
-                "no standby hears the doorbell at {}: {why}; standbys find control by --poll: raise the limit of open files",
+                "no standby hears the doorbell at {}: {why}; standbys find control by --poll: \
+                 raise the limit of open files",
                 self.own.address
             );
         }

@@ -297,7 +297,8 @@ impl Writer {
             Err(why) if !failing => {
                 failing = true;
                 tracing::warn!(
-                    "cannot write the event log {}: {why}; control is kept, and events are lost until it can be written",
+                    "cannot write the event log {}: {why}; control is kept, \
+                     and events are lost until it can be written",
                     file.path.display()
                 );
             }

@@ -99,7 +99,8 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "left_ms",
-        "for how many milliseconds the command may still live if nothing more is heard of the lease, or until its grace is over; left out without a deadline",
+        "for how many milliseconds the command may still live if nothing more is heard of the lease, \
+         or until its grace is over; left out without a deadline",
     ),
     (
         "exit",

@@ -22,7 +22,13 @@ documented! {
     /// Content of the status file. Fields that do not apply are `null`.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
     struct Status {
-        state: String = "what the instance does: starting, standby, preparing (in control; the standby command is being stopped, or --on-acquire runs), holding, resting (in control, nothing runs), recording (the result of --once, which the store does not take), draining, released, cooling down (after handing control over), cordoned (something is announced for this machine: see --scheduled-events), unfit (--if says that this machine is not to take control: see cause), refused (the store refuses the credential that it accepted before: see cause), done; of a worker: waiting (there is no message), working, refused (its queue refuses the credential: see cause), draining (it takes no more), done",
+        state: String = "what the instance does: starting, standby, preparing (in control; the standby command is \
+            being stopped, or --on-acquire runs), holding, resting (in control, nothing runs), recording (the result \
+            of --once, which the store does not take), draining, released, cooling down (after handing control over), \
+            cordoned (something is announced for this machine: see --scheduled-events), unfit (--if says that this \
+            machine is not to take control: see cause), refused (the store refuses the credential that it accepted \
+            before: see cause), done; of a worker: waiting (there is no message), working, refused (its queue refuses \
+            the credential: see cause), draining (it takes no more), done",
         since: String = "since when, by the wall clock (RFC 3339, UTC)",
         lock: String = "the lock's address; with --slots that of the slot",
         identity: String = "the instance's identity (--identity)",
@@ -34,7 +40,8 @@ documented! {
         contain: Option<String> = "what keeps the command's processes together",
         holder: Option<String> = "who holds the lock, while another does",
         doorbell: Option<String> = "of a standby with --doorbell: heard, or silent (it polls as ever)",
-        health: Option<String> = "of a command with --watchdog or --health that runs: ok, failing, hung; null until the first answer",
+        health: Option<String> = "of a command with --watchdog or --health that runs: ok, failing, hung; \
+            null until the first answer",
         cause: Option<String> = "why the last tenure ended; of one that is cordoned, unfit or refused, why that is so",
         command_exit: Option<i32> = "how the command ended last: its exit status, or 128+n for signal n",
         overlap: bool = "true: an overlap with another holder cannot be excluded",

@@ -333,7 +333,8 @@ pub(crate) fn message_row(row: &MessageRow) {
     if row.overlap {
         tracing::error!(
             message_id = id,
-            "message {id}: the command may have run at the same time as another one for the same message: check what both have written"
+            "message {id}: the command may have run at the same time as another one for the same message: \
+             check what both have written"
         );
     }
 }

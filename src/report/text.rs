@@ -304,7 +304,8 @@ fn probe_failed(how: ProbeFailure) -> String {
 fn no_tls(why: TlsFailure) -> &'static str {
     match why {
         TlsFailure::UnknownIssuer => {
-            "met a certificate whose issuer is not trusted on this machine: name the authority's in SSL_CERT_FILE or --ca-file"
+            "met a certificate whose issuer is not trusted on this machine: \
+             name the authority's in SSL_CERT_FILE or --ca-file"
         }
         TlsFailure::OtherName => {
             "met a certificate for another name: use that name in the URL, or replace the certificate"
@@ -313,7 +314,8 @@ fn no_tls(why: TlsFailure) -> &'static str {
             "met a certificate that has expired, or is not valid yet: renew it, or check this machine's clock"
         }
         TlsFailure::IsAuthority => {
-            "met the certificate of an authority (CA:TRUE) as the server's own: have the authority sign one for the server"
+            "met the certificate of an authority (CA:TRUE) as the server's own: \
+             have the authority sign one for the server"
         }
         TlsFailure::NotSpoken => "met a server that does not speak TLS: use http://",
         TlsFailure::Other => "could not begin TLS: -v shows why",
@@ -330,7 +332,8 @@ pub(crate) fn failing_health(event: &HealthEvent) -> Option<String> {
         HealthEvent::NotAsked { errno, .. } => {
             let how = probe_failed(ProbeFailure::NoRoom(*errno));
             Some(format!(
-                "--health {how}: this is no failure of the command and does not count; check the limits of this machine (ulimit -a, pids.max)"
+                "--health {how}: this is no failure of the command and does not count; \
+                 check the limits of this machine (ulimit -a, pids.max)"
             ))
         }
         HealthEvent::Hung(hung) => Some(hangs(*hung)),
@@ -362,11 +365,13 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
         }
         // In `--doorbell ADDR -- job` the flag takes no separate value, so clap takes ADDR for the command.
         libc::ENOENT if is_a_value_of_a_flag(command) => {
-            "the words before -- were taken as the command, because no flag takes them (write --doorbell and --page-blob with '=')"
+            "the words before -- were taken as the command, because no flag takes them (write --doorbell and \
+             --page-blob with '=')"
         }
         libc::ENOENT => "check the name and PATH, and the interpreter if it is a script",
         libc::EACCES => {
-            "make it executable (a directory cannot be run), or check whether the file system forbids it, or a directory of its path or of PATH is not searchable"
+            "make it executable (a directory cannot be run), or check whether the file system forbids it, \
+             or a directory of its path or of PATH is not searchable"
         }
         libc::ENOEXEC => "a script needs a first line like #!/bin/sh",
         // The guardian and the hooks return it if an old process tree is still alive.
@@ -374,7 +379,8 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
             "nothing was run: perhaps a process that a dead instance left here cannot be killed (ps shows state D)"
         }
         _ if exit::is_for_want_of_room(errno) => {
-            "nothing was run: this machine has no more of it: check its limits (ulimit -a, LimitNOFILE=, pids.max), and try again"
+            "nothing was run: this machine has no more of it: check its limits (ulimit -a, LimitNOFILE=, \
+             pids.max), and try again"
         }
         _ => "nothing was run",
     };

@@ -87,7 +87,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Makes the socket non-blocking, with the longest queue: a client that finds it full tries again a second later, or never.
+    /// Makes the socket non-blocking, with the longest queue: a client that finds it full tries again a second
+    /// later, or never.
     fn prepare(&self) -> io::Result<()> {
         match &self.socket {
             Socket::Tcp(socket) => {

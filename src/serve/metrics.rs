@@ -148,36 +148,59 @@ macro_rules! metrics {
 
 metrics! {
     all {
-        leader: Gauge = Gauge::default(), "leader", "1 while the command runs and no other instance can have been given control, as /leader";
-        state: Family<[(&'static str, String); 1], Gauge> = Family::default(), "state", "1 for what the instance does, as in the status file";
+        leader: Gauge = Gauge::default(), "leader",
+            "1 while the command runs and no other instance can have been given control, as /leader";
+        state: Family<[(&'static str, String); 1], Gauge> = Family::default(), "state",
+            "1 for what the instance does, as in the status file";
         token: Gauge = Gauge::default(), "token", "The fencing token of the present tenure, or of the last";
-        control_left: MaybeSeconds = Family::default(), "control_remaining" in seconds, "Until the command is killed if the lease is not renewed; 0 without control, missing where the lock has no deadline";
-        lease_held: Gauge = Gauge::default(), "lease_held", "1 while this instance has the lease, whether or not a command runs";
-        lease_left: MaybeSeconds = Family::default(), "lease_remaining" in seconds, "Until the lease ends if it is not renewed; 0 without one, missing where the lock has no deadline";
-        doorbell: Gauge = Gauge::default(), "doorbell_heard", "1 while a standby hears the holder's doorbell (--doorbell)";
+        control_left: MaybeSeconds = Family::default(), "control_remaining" in seconds,
+            "Until the command is killed if the lease is not renewed; 0 without control, \
+             missing where the lock has no deadline";
+        lease_held: Gauge = Gauge::default(), "lease_held",
+            "1 while this instance has the lease, whether or not a command runs";
+        lease_left: MaybeSeconds = Family::default(), "lease_remaining" in seconds,
+            "Until the lease ends if it is not renewed; 0 without one, missing where the lock has no deadline";
+        doorbell: Gauge = Gauge::default(), "doorbell_heard",
+            "1 while a standby hears the holder's doorbell (--doorbell)";
         fit: Gauge = Gauge::default(), "fit", "1 unless --if fails on this machine";
         command_running: Gauge = Gauge::default(), "command_running", "1 while the command's main process runs";
-        health: MaybeGauge = Family::default(), "health", "1 while the last thing heard of the command's health was good, 0 if it was not; missing before the first (--watchdog, --health)";
-        health_not_asked: Counter = Counter::default(), "health_not_asked", "Health checks that could not begin because this machine had no process, memory or descriptor for them; they are no failures";
-        health_failures: Counter = Counter::default(), "health_failures", "Health checks that failed, and watchdogs that were not fed";
-        health_answered: MaybeSeconds = Family::default(), "health_answer_age" in seconds, "Since the command was last heard of to work; missing before the first time";
-        acquire_attempts: Counters = family("result", ACQUIRE), "acquire_attempts", "Attempts to acquire the lease that ended: it was free, held by another, or the store did not do it";
-        acquisitions: Counter = Counter::default(), "acquisitions", "Tenures begun: how often a standby became the holder";
+        health: MaybeGauge = Family::default(), "health",
+            "1 while the last thing heard of the command's health was good, 0 if it was not; \
+             missing before the first (--watchdog, --health)";
+        health_not_asked: Counter = Counter::default(), "health_not_asked",
+            "Health checks that could not begin because this machine had no process, \
+             memory or descriptor for them; they are no failures";
+        health_failures: Counter = Counter::default(), "health_failures",
+            "Health checks that failed, and watchdogs that were not fed";
+        health_answered: MaybeSeconds = Family::default(), "health_answer_age" in seconds,
+            "Since the command was last heard of to work; missing before the first time";
+        acquire_attempts: Counters = family("result", ACQUIRE), "acquire_attempts",
+            "Attempts to acquire the lease that ended: it was free, held by another, or the store did not do it";
+        acquisitions: Counter = Counter::default(), "acquisitions",
+            "Tenures begun: how often a standby became the holder";
         renew_attempts: Counters = family("result", RENEW), "renew_attempts", "Attempts to renew the lease that ended";
-        renew_duration: Histogram = Histogram::new(LATENCIES), "renew_duration" in seconds, "How long attempts to renew took, whatever became of them";
-        losses: Counters = family("cause", LOSS), "lease_losses", "Commands ended because control was in doubt, lost, or no longer guarded";
-        left_to_run_out: Counter = Counter::default(), "leases_left_to_run_out", "Leases that were not given back, so that a standby had to wait for their end";
-        drains: Counters = family("cause", DRAIN), "drains", "Drains begun: the command, or what it left behind, was asked to end";
+        renew_duration: Histogram = Histogram::new(LATENCIES), "renew_duration" in seconds,
+            "How long attempts to renew took, whatever became of them";
+        losses: Counters = family("cause", LOSS), "lease_losses",
+            "Commands ended because control was in doubt, lost, or no longer guarded";
+        left_to_run_out: Counter = Counter::default(), "leases_left_to_run_out",
+            "Leases that were not given back, so that a standby had to wait for their end";
+        drains: Counters = family("cause", DRAIN), "drains",
+            "Drains begun: the command, or what it left behind, was asked to end";
         kills: Counters = family("cause", DRAIN), "kills", "Drains in which the command was ended by SIGKILL";
         starts: Counter = Counter::default(), "command_starts", "Commands started";
         restarts: Counter = Counter::default(), "command_restarts", "Commands started again within a tenure";
         exits: Counters = family("result", EXIT), "command_exits", "Ends of the command's main process";
-        overlaps: Counter = Counter::default(), "overlaps", "Tenures after which an overlap with another holder cannot be excluded";
-        requests: Family<[(&'static str, String); 2], Counter> = Family::default(), "http_requests", "Requests answered";
+        overlaps: Counter = Counter::default(), "overlaps",
+            "Tenures after which an overlap with another holder cannot be excluded";
+        requests: Family<[(&'static str, String); 2], Counter> = Family::default(), "http_requests",
+            "Requests answered";
     }
     workers {
-        messages: Counters = family("outcome", OUTCOME), "messages", "Messages that were done with, by what became of them";
-        message_duration: Histogram = Histogram::new(RUNS), "message_duration" in seconds, "How long the commands of messages ran";
+        messages: Counters = family("outcome", OUTCOME), "messages",
+            "Messages that were done with, by what became of them";
+        message_duration: Histogram = Histogram::new(RUNS), "message_duration" in seconds,
+            "How long the commands of messages ran";
         in_flight: Gauge = Gauge::default(), "messages_in_flight", "Messages that are being worked on";
     }
 }
