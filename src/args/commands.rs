@@ -191,7 +191,7 @@ pub struct FindLocked {
     pub path: PathBuf,
 }
 
-// Said once: the rows of several man pages have to agree.
+// The rows of several man pages must agree.
 const UNAVAILABLE: &str =
     "the store is out of reach or refuses to work, or the answer cannot be written";
 const DENIED: &str = "not authorised, or no permission";
@@ -205,8 +205,7 @@ pub const STATUS_STATUS: Rows<'_> = rows! {
     "77" => DENIED,
 };
 
-/// The fields of `trafficcop status --json`, of each element of `list --json`, and of each line of
-/// `watch --json`.
+/// Fields of `trafficcop status --json`, of each element of `list --json`, and of each line of `watch --json`.
 pub const STATUS_JSON: Rows<'_> = rows! {
     "name" => "a short name: CONTAINER/NAME, or the path",
     "lock" => "the lock's address: what the command finds in TRAFFICCOP_LOCK",

@@ -1,5 +1,4 @@
-//! The flags that more than one verb has: the lock, waiting for it, credentials, what an instance
-//! goes by and tells.
+//! Flags of more than one verb: the lock, waiting for it, credentials, and an instance's name and outputs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -355,12 +354,12 @@ macro_rules! credentials {
     };
 }
 
-/// Where credentials for --blob come from.
+/// Sources of credentials for --blob.
 pub const FOR_THE_STORE: Rows<'_> = credentials!(
     "a shared access signature (read, write, create and, for a missing container, create container)"
 );
 
-/// Where credentials for --queue come from.
+/// Sources of credentials for --queue.
 pub const FOR_THE_QUEUE: Rows<'_> = credentials!(
     "a shared access signature (read, process, update and add: rpua; and c, create, for a missing queue)"
 );

@@ -1,5 +1,4 @@
-//! Flags and help of `trafficcop elect`; and those of the process that tells its
-//! reader is started with.
+//! Flags and help of `trafficcop elect`, and of the process that tells its reader.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -83,7 +82,7 @@ pub struct Announce {
 
 /// Help of `run` reworded for a reader: the ids of flags and their help, whose first
 /// paragraph is the short one.
-// The same flags as those of `run`, which speak of a command: a reader is told, and not run.
+// The help of `run` speaks of a command: a reader is told, and not run.
 const IN_ITS_WORDS: Rows<'_> = rows! {
     "slots" => "How many holders at once [default: 1]\n\n\
         The slots are separate locks: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances \
@@ -144,8 +143,7 @@ pub(super) fn in_its_words(elect: clap::Command) -> clap::Command {
     elect.mut_arg("health", |arg| arg.value_name("URL"))
 }
 
-/// The fields of a line of `elect --json`. All are there in every line; what does not apply is
-/// null.
+/// Fields of every line of `elect --json`. A field that does not apply is null.
 pub const FIELDS: Rows<'_> = rows! {
     "role" => "\"holder\" or \"standby\": the role of this instance",
     "token" => "the fencing token: its own as holder, else the holder's, if known",

@@ -253,7 +253,7 @@ pub struct Work {
     /// The command and its arguments, run for each message
     ///
     /// They run as they are, without a shell.
-    // Not required here, and no `allow_hyphen_values`: see `run`.
+    // As in `run`.
     #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true,
         value_hint = ValueHint::CommandWithArguments, action = ArgAction::Append)]
     pub command: Vec<OsString>,
@@ -330,7 +330,7 @@ pub const FOR_SERVICE_BUS: Rows<'_> = rows! {
         emulator. It is reached directly, by no proxy",
 };
 
-// Not by `mut_arg`, which would put it behind all others in what shells complete.
+// `mut_arg` would put it behind all others in what shells complete.
 fn of_a_worker(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
         "identity" => arg.help("Name of this worker in the log [default: HOST-PID]"),

@@ -141,7 +141,7 @@ fn cooldown(
     Ok(Some(span))
 }
 
-/// Returns the poll with its jitter of 20 %.
+/// Returns the longest poll: its jitter is 20 %.
 pub(super) fn longest_poll(poll: Duration) -> Duration {
     poll + poll / 5
 }

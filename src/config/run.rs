@@ -177,7 +177,7 @@ fn roles(typed: Roles) -> Result<Roles, UsageError> {
     Ok(typed)
 }
 
-/// `sh -c ''` succeeds, so an unset variable would go unnoticed.
+/// Refuses an empty script: `sh -c ''` succeeds, so an unset variable would go unnoticed.
 fn refuse_no_script(flag: &str, script: Option<&OsStr>) -> Result<(), UsageError> {
     let script = script.map(OsStr::as_encoded_bytes);
     if script.is_some_and(|text| text.trim_ascii().is_empty()) {
@@ -313,7 +313,7 @@ pub(crate) fn budget(
 ) -> Result<Budget, UsageError> {
     let lease = lease.clone().unwrap_or(Ok(DEFAULT_LEASE))?;
     refuse_lease(on_blob, lease)?;
-    // Unless they were set.
+    // Grace and margin grow with the lease, unless they were set.
     let mut budget = Budget::for_lease(lease);
     if let Some(grace) = grace_on_loss.clone() {
         budget.grace_on_loss = grace?;

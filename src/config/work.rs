@@ -251,7 +251,7 @@ pub struct Sessions {
 
 impl Sessions {
     /// Longest that a command may run after its session's lock was lost: half of the shortest `--lock-delay`. Not of
-    /// this worker's, because the next worker waits for its own.
+    /// this worker's: the next worker waits for its own, known only to be no shorter.
     pub const GRACE_ON_LOSS: Duration = Duration::from_secs(1);
 }
 

@@ -172,7 +172,7 @@ impl Snapshot {
         left(self.control, self.now)
     }
 
-    /// Returns `None` if it has no end.
+    /// Returns how long the lease lasts without a renewal; `None` if it has no end.
     pub(super) fn lease_left(&self) -> Option<Duration> {
         left(self.lease_until, self.now)
     }
