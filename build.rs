@@ -1,6 +1,7 @@
-//! Has the program bring its own copy of what the C compiler's library has for panics, instead of looking
-//! for the shared one at every start: that one asks the processor for its features while it is loaded, which
-//! in a virtual machine is a trap for each question. Only the program is linked so, no user of the library.
+//! Links the program, but no user of the library, with its own copy of `libgcc`'s unwinder.
+//!
+//! The shared one asks the processor for its features at every start. In a virtual machine each question is a
+//! trap.
 
 use std::env;
 use std::fs;
@@ -18,8 +19,8 @@ fn main() {
     if !is_ours || !has_static_copy() {
         return;
     }
-    // The standard library asks for `gcc_s` by name: in a directory that is looked through before the
-    // compiler's own, that name stands for the archives.
+    // The standard library asks for `gcc_s` by name. In a directory before the compiler's own, that name stands for
+    // the archives.
     let directory = PathBuf::from(variable("OUT_DIR"));
     let script = "INPUT(-l:libgcc_eh.a -l:libgcc.a)\n";
     if fs::write(directory.join("libgcc_s.so"), script).is_ok() {
@@ -27,7 +28,7 @@ fn main() {
     }
 }
 
-/// Whether the linker has it. Where that cannot be said, the shared one is as good.
+/// Returns whether the linker has it; in doubt, the shared one is as good.
 fn has_static_copy() -> bool {
     let linker = match env::var_os("RUSTC_LINKER") {
         Some(linker) => linker,
@@ -37,7 +38,7 @@ fn has_static_copy() -> bool {
     let found = Command::new(linker)
         .arg("-print-file-name=libgcc_eh.a")
         .output();
-    // Only what is found is told with its directory.
+    // The linker prints a directory only for what it finds.
     found.is_ok_and(|found| {
         let path = String::from_utf8_lossy(&found.stdout);
         Path::new(path.trim()).is_absolute()

@@ -1,6 +1,4 @@
 //! The command line: parses it, checks it, runs the verb, and returns an exit status.
-//!
-//! `run` forks the guardian, so no thread may exist before that.
 
 use std::ffi::{OsStr, OsString};
 use std::io::ErrorKind;
@@ -62,7 +60,6 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
         args::Verb::Announce(_) | args::Verb::Check(_) => {
             (report::Format::Text, report::Volume::Normal)
         }
-        // They answer on stdout: only errors are logged.
         _ => (report::Format::Text, report::Volume::Quiet),
     };
     report::init(format, volume, std::env::var_os("JOURNAL_STREAM"));
@@ -73,7 +70,8 @@ pub fn main(words: Vec<OsString>) -> ExitAction {
             if name.as_encoded_bytes().starts_with(b"TRAFFICCOP_") && is_in_quotes(value) {
                 let name = name.display();
                 tracing::warn!(
-                    "the value of {name} is in quotes, which are part of it (docker's --env-file keeps them): remove them"
+                    "the value of {name} is in quotes, which are part of it (docker's --env-file keeps them): \
+                     remove them"
                 );
             }
         }

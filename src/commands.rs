@@ -1,17 +1,8 @@
 //! Subcommands that look at locks and intervene, and the [`LockTarget`] that they look at.
 //!
-//! main calls each with the parsed arguments, and each returns how to exit. They look through the stores'
-//! inspectors and never compete: none makes a [`crate::lease::LeaseStore`]. Only `break` and `reset` change a
-//! lock, and only `doctor` writes, to things of its own. They must never guess what was not typed: a lock is
-//! named, or it is bad usage.
-//!
-//! | file | purpose |
-//! |---|---|
-//! | `look` | `status`, `list` and `watch`, and what they show |
-//! | `intervene` | `break` and `reset` |
-//! | `doctor` | `doctor`, with its checks of each store |
-//! | `timeline` | `timeline`, from event logs |
-//! | `others` | `check`, `completions` and `man`, which ask no store |
+//! They look through the stores' inspectors and never compete: none makes a [`crate::lease::LeaseStore`]. Only
+//! `break` and `reset` change a lock, and only `doctor` writes, to things of its own. They must never guess a
+//! lock that was not named.
 
 mod doctor;
 mod intervene;
@@ -40,15 +31,14 @@ pub(crate) use look::{list, status, watch};
 pub(crate) use others::{check, completions, man};
 pub(crate) use timeline::timeline;
 
-// Time for one look: as long as one attempt to renew.
+// As long as one attempt to renew.
 const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
-// Looks while the state stays unknown. One lost packet is no answer; three are one.
+// One lost packet is no answer; three are one.
 const TRIES: usize = 3;
 const PAUSE: Duration = Duration::from_millis(500);
-// Time for a file and all its slots: its drive may hang, and an operator who asks because of that wants an
-// answer.
+// For a file and all its slots: its drive may hang, and an operator who asks because of that wants an answer.
 const FILE: Duration = Duration::from_secs(6);
-// Time for a list: a page of it is one request, and a container can have hundreds of pages.
+// A page of a list is one request, and a container can have hundreds.
 const LISTING: Duration = Duration::from_secs(120);
 
 fn named(typed: &args::TheLock) -> Result<Named<'_>, UsageError> {
@@ -56,7 +46,7 @@ fn named(typed: &args::TheLock) -> Result<Named<'_>, UsageError> {
     Named::new(blob, file, typed.store.as_deref())
 }
 
-/// Opens what was named; sends no request yet.
+/// Sends no request yet.
 fn target(
     named: Named<'_>,
     parse: fn(&str) -> Result<blob::Target, blob::TargetError>,
@@ -71,7 +61,7 @@ fn target(
         }
         Named::File(path) => {
             refuse_access(named, emulator, access)?;
-            // The files there tell whether it is kept as on a shared drive, not a flag.
+            // The files there, not a flag, tell whether it is kept as on a shared drive.
             at_path(path, false, 1)?.inspector()?
         }
         Named::Store(helper, name) => {
@@ -85,7 +75,7 @@ fn target(
     })
 }
 
-/// Refuses flags without an effect, which are a misunderstanding.
+/// Refuses flags without an effect.
 fn refuse_access(
     named: Named<'_>,
     emulator: bool,
@@ -103,7 +93,6 @@ fn refuse_access(
     }
 }
 
-/// Returns the blob's account, with the credential to use.
 fn account(
     target: &blob::Target,
     emulator: bool,
@@ -113,11 +102,10 @@ fn account(
     Account::find(&variable, &options, target.url()).map_err(|why| UsageError::new(why.to_string()))
 }
 
-/// Locks found under a name.
 enum Seen {
-    /// One lock, which may not exist yet.
+    /// Lock, which may not exist yet.
     Lock(Box<LockStatus>),
-    /// Slots of that name, in order.
+    /// Sorted by number: 10 comes after 9.
     Slots(Vec<LockStatus>),
 }
 
@@ -130,15 +118,13 @@ impl Seen {
     }
 }
 
-/// Lock, or place of many, to look at.
 struct LockTarget {
     inspector: Box<dyn Inspector>,
-    // Once, that slots cannot be looked for: `watch` would repeat it with each look.
+    // `watch` would repeat the warning with each look.
     warned: Once,
 }
 
 impl LockTarget {
-    /// Opens the lock that was typed.
     fn of(typed: &args::TheLock) -> anyhow::Result<LockTarget> {
         target(
             named(typed)?,
@@ -148,11 +134,12 @@ impl LockTarget {
         )
     }
 
-    /// Opens a place of locks: a container, a directory or a helper's prefix.
+    /// Opens a container, a directory or a helper's prefix.
     fn of_listing(typed: &args::List) -> anyhow::Result<LockTarget> {
         if typed.blob.is_none() && typed.file.is_none() && typed.store.is_none() {
             return Err(UsageError::new(
-                "nothing to list: name a container with --blob CONTAINER, a directory with --file DIRECTORY, or --store HELPER:PREFIX",
+                "nothing to list: name a container with --blob CONTAINER, a directory with --file DIRECTORY, \
+                 or --store HELPER:PREFIX",
             )
             .into());
         }
@@ -184,7 +171,6 @@ impl LockTarget {
             }
     }
 
-    /// Looks, and again while the state is unknown.
     async fn look_patiently(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
         // A second look would wait behind the first, for the same server.
         if self.inspector.hangs() {
@@ -199,7 +185,6 @@ impl LockTarget {
         self.look().await
     }
 
-    /// Like [`LockTarget::look_under_the_name`], but looks again while the state is unknown.
     async fn look_under_the_name_patiently(&self) -> Result<Seen, Failure> {
         let limit = self.limit();
         self.or_slots(self.look_patiently(limit).await?, limit)
@@ -208,15 +193,11 @@ impl LockTarget {
 
     /// Looks once at the lock or, if `run --slots` has made slots of its name, at all that were ever held.
     async fn look_under_the_name(&self) -> Result<Seen, Failure> {
-        // Once: `watch` looks again anyway, and reports the unknown state meanwhile.
         let limit = self.limit();
         self.or_slots(self.look().await?, limit).await
     }
 
-    /// Looks patiently at one lock.
-    ///
-    /// # Errors
-    /// Those of [`LockTarget::look`], and a [`UsageError`] that names the slots.
+    /// Looks patiently at one lock; fails with a [`UsageError`] that names the slots.
     async fn look_at_one(&self) -> anyhow::Result<LockStatus> {
         let slots = match self.look_under_the_name_patiently().await? {
             Seen::Lock(seen) => return Ok(*seen),
@@ -236,13 +217,12 @@ impl LockTarget {
     }
 
     async fn or_slots(&self, seen: LockStatus, give_up_at: Instant) -> Result<Seen, Failure> {
-        // Only without a lock of the very name: most callers are spared the list.
+        // Most callers are spared the list.
         if seen.state != LockState::Missing {
             return Ok(Seen::Lock(Box::new(seen)));
         }
         let found = match self.inspector.list(".", give_up_at).await {
-            // A credential that may read the lock (a SAS) may be refused the list, which the user did not ask
-            // for.
+            // A credential that may read the lock (a SAS) may be refused the list, which the user did not ask for.
             Err(Failure::Fatal { why, denied: true }) => {
                 self.warned.call_once(|| {
                     tracing::warn!("slots of this name cannot be looked for: {why}");
@@ -252,7 +232,7 @@ impl LockTarget {
             found => found?,
         };
         let prefix = format!("{}.", seen.name);
-        // `NAME.backup` and the like are no slots. Sorted by number, because 10 comes after 9.
+        // `NAME.backup` and the like are no slots.
         let number = |slot: &LockStatus| slot.name.strip_prefix(&prefix)?.parse::<u32>().ok();
         let mut slots: Vec<LockStatus> = found
             .into_iter()
@@ -266,13 +246,12 @@ impl LockTarget {
         })
     }
 
-    /// Lists the locks of the target.
     async fn list(&self) -> Result<Vec<LockStatus>, Failure> {
         self.inspector.list("", self.limit()).await
     }
 }
 
-/// Runs a command to its end. What hangs (name resolution, a dead mount) does not keep the process.
+/// Does not let what hangs (name resolution, a dead mount) keep the process.
 fn run<T>(command: impl Future<Output = anyhow::Result<T>>) -> anyhow::Result<T> {
     runtime()?.block_on(command)
 }

@@ -1,8 +1,7 @@
 //! Answers to code inside a command: may it begin more work, and is it still in control? See [`Deadline`].
 //!
-//! For programs under `trafficcop run`, and for `trafficcop check`. An answer reads memory and the clock, and
-//! before a yes one system call checks that the writer is alive. It must never be yes when another instance
-//! could have been given control.
+//! An answer reads memory and the clock; before a yes one system call checks that the writer is alive. It must
+//! never be yes when another instance could have been given control.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -11,16 +10,17 @@ use std::time::Duration;
 use crate::clock::Instant;
 use crate::guardian::{ControlState, View};
 
-/// Variable in which `trafficcop run` passes the path of the control file to its command.
+/// Variable with the path of the control file.
 pub(crate) const VARIABLE: &str = "TRAFFICCOP_CONTROL";
 
-/// Reason why it is unknown whether the command is in control.
+/// Reason why the answer is unknown.
 #[derive(Debug, thiserror::Error)]
 #[non_exhaustive]
 pub enum DeadlineError {
     /// `TRAFFICCOP_CONTROL` is not set.
     #[error(
-        "TRAFFICCOP_CONTROL is not set: run this in a command that trafficcop runs, as in 'trafficcop run --file PATH -- ./job'"
+        "TRAFFICCOP_CONTROL is not set: run this in a command that trafficcop runs, \
+         as in 'trafficcop run --file PATH -- ./job'"
     )]
     Outside,
     /// There was no directory for a control file.
@@ -29,7 +29,10 @@ pub enum DeadlineError {
     )]
     None,
     /// The file cannot be read, or is no control file.
-    #[error("{path}: {why}: it exists while the command runs, and all users of this machine can read it", path = .path.display())]
+    #[error(
+        "{path}: {why}: it exists while the command runs, and all users of this machine can read it",
+        path = .path.display()
+    )]
     Unreadable {
         /// Path of the file.
         path: PathBuf,
@@ -38,7 +41,7 @@ pub enum DeadlineError {
     },
 }
 
-/// Deadline until which this program's command is in control.
+/// Deadline of the command that this program belongs to.
 ///
 /// ```no_run
 /// let deadline = trafficcop::Deadline::from_env()?;
@@ -81,8 +84,8 @@ impl Deadline {
 
     /// Returns whether the command is in control: no other instance can have been given it.
     ///
-    /// False once the command is asked to end because control is in doubt. A requested stop and a hand-over
-    /// change nothing: the command is in control until it has ended.
+    /// False once the command is asked to end because control is in doubt. After a requested stop or in a hand-over
+    /// the command is in control until it has ended.
     #[must_use]
     pub fn in_control(&self) -> bool {
         !left(self.0.read().until).is_zero()
@@ -97,9 +100,9 @@ impl Deadline {
         drain == Instant::ZERO && !left(until).is_zero()
     }
 
-    /// Returns the time until trafficcop may send SIGKILL if no renewal succeeds: to the end of the grace once
-    /// a drain has begun, or to the lease's deadline if that is earlier. [`Duration::MAX`] if there is neither.
-    /// Before a drain the grace does not count.
+    /// Returns the time until trafficcop may send SIGKILL if no renewal succeeds. It ends with the grace once a drain
+    /// has begun, or at the lease's deadline if that is earlier; [`Duration::MAX`] if there is neither. Before a
+    /// drain the grace does not count.
     #[must_use]
     pub fn remaining(&self) -> Duration {
         match self.0.read() {
@@ -107,20 +110,19 @@ impl Deadline {
                 until,
                 drain: Instant::ZERO,
             } => left(until),
-            // Never after the lease's deadline: the guardian sees to that.
+            // The guardian never lets it pass the lease's deadline.
             ControlState { drain, .. } => left(drain),
         }
     }
 
-    /// Blocks the thread for `limit`, or until [`Deadline::may_begin`] is false, and returns the last answer.
+    /// Blocks until [`Deadline::may_begin`] is false, or for `limit`, and returns the last answer.
     #[must_use]
     pub fn wait(&self, limit: Duration) -> bool {
         wait_while(limit, || self.may_begin())
     }
 }
 
-/// Time between two reads, each a memory access and a system call. Nothing wakes the reader earlier when a
-/// deadline passes or the writer dies.
+/// Longest delay of an answer: no event wakes the reader when a deadline passes or the writer dies.
 const POLL_INTERVAL: Duration = Duration::from_millis(50);
 
 pub(crate) fn wait_while(limit: Duration, answer: impl Fn() -> bool) -> bool {
@@ -136,8 +138,7 @@ pub(crate) fn wait_while(limit: Duration, answer: impl Fn() -> bool) -> bool {
 }
 
 fn left(until: Instant) -> Duration {
-    // The file first, then the clock: a process that was stopped in between must not judge the file by an old
-    // time.
+    // After the file: a process that was stopped in between must not judge it by an old time.
     match until {
         Instant::FOREVER => Duration::MAX,
         until => until.since(Instant::now()),
@@ -148,7 +149,6 @@ fn left(until: Instant) -> Duration {
 mod tests {
     use super::*;
 
-    /// Returns the answers for a control file of these words with a live writer.
     fn answers(words: &[u64]) -> (bool, bool, Duration) {
         let file = tempfile::NamedTempFile::new().expect("a file");
         let bytes: Vec<u8> = words.iter().flat_map(|word| word.to_ne_bytes()).collect();
@@ -173,7 +173,6 @@ mod tests {
     fn future_deadline_means_control_and_past_deadline_does_not() {
         let now = Instant::now();
         let ahead = (now + Duration::from_secs(1000)).as_nanos();
-        // An older trafficcop writes only the first word.
         for more in [&[][..], &[0], &[0, 7]] {
             let answers = |word| answers(&[&[word], more].concat());
             let (in_control, may_begin, remaining) = answers(ahead);
@@ -191,7 +190,7 @@ mod tests {
         let (in_control, may_begin, remaining) = answers(&[u64::MAX, soon]);
         assert!(in_control && !may_begin);
         assert!(remaining > Duration::ZERO && remaining <= Duration::from_secs(1000));
-        // In doubt, the rest of the grace is still left to clean up in.
+        // The rest of the grace is left to clean up in.
         let (in_control, may_begin, remaining) = answers(&[0, soon]);
         assert!(!in_control && !may_begin && remaining > Duration::ZERO);
         let endless = (true, false, Duration::MAX);

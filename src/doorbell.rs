@@ -1,9 +1,9 @@
 //! The doorbell: the holder rings, standbys listen, over a TCP connection that decides nothing.
 //!
-//! A standby connects to the address in the holder's record; each side proves with one half of the record's
-//! nonce that it has read it. The holder then sends a byte a second, one when it drains and one when the store
-//! has taken its lease back, and reads nothing more. [`crate::core::doorbell`] decides what a ring means: no
-//! step towards control waits for anything here.
+//! A standby connects to the address in the holder's record. Each side sends one half of the record's nonce, to
+//! prove that it has read it. The holder then sends a byte a second, one when it drains and one when the store
+//! has taken its lease back, and reads nothing more. [`crate::core::doorbell`] decides what a ring means: no step
+//! towards control waits for anything here.
 
 use std::collections::VecDeque;
 use std::fmt;
@@ -28,25 +28,22 @@ use crate::clock::Instant;
 use crate::core::{Bell, Ring};
 use crate::util::lock;
 
-/// Time between two signs of life.
 const BEAT: Duration = Duration::from_secs(1);
-/// Silence that makes a holder count as dead, and the limit for connecting and the greeting.
+/// Silence after which a holder counts as dead, and the limit for connecting and the greeting.
 const SILENCE: Duration = Duration::from_secs(3);
-/// Most standbys that a holder rings.
 const MOST: usize = 1024;
-/// Most connections that have not shown the nonce yet. The oldest gives way, so that a port scan cannot keep a
-/// standby out.
+/// Most unidentified connections. The oldest gives way, so that a port scan cannot keep a standby out.
 const MOST_STRANGERS: usize = 64;
-/// Most bytes a second that a standby accepts: a holder sends one, and two more at its end.
+/// Bytes a second that a standby accepts: a holder sends one, and two more at its end.
 const MOST_BYTES: usize = 16;
-/// Time without acknowledgement after which the kernel gives up a standby, and its rank is free.
+/// Time without an acknowledgement after which the kernel gives up a standby, and its rank is free.
 const GONE_MS: u32 = 10_000;
 
 const ALIVE: u8 = b'.';
 const DRAINING: u8 = b'd';
 const RELEASED: u8 = b'r';
 
-/// Address of a doorbell, as it was configured.
+/// Configured address of a doorbell.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct DoorbellAddress {
     /// `None`: the address from which this machine reaches the store.
@@ -75,8 +72,8 @@ impl fmt::Display for DoorbellAddress {
     }
 }
 
-/// Splits the nonce into a standby's half, sent first, and the holder's half. Neither side learns from the
-/// other the half that it must send.
+/// Splits the nonce into the halves that a standby and the holder send. Neither learns from the other the half
+/// that it must send itself.
 fn halves(nonce: u128) -> ([u8; 8], [u8; 8]) {
     let bytes = nonce.to_be_bytes();
     let (first, second) = bytes.split_at(8);
@@ -88,10 +85,9 @@ fn halves(nonce: u128) -> ([u8; 8], [u8; 8]) {
 
 type Ranks = Vec<Option<std::net::TcpStream>>;
 
-/// Doorbell of one instance: rings the standbys, or listens to the holder's doorbell.
+/// Doorbell of one instance: rings, or listens to the holder's.
 #[derive(Debug)]
 pub struct Doorbell {
-    /// No connection is accepted before [`Doorbell::open`].
     own: Bell,
     /// Listening for the instance's whole life, so that no other user can listen there.
     place: Bound,
@@ -109,12 +105,11 @@ impl Drop for Doorbell {
     }
 }
 
-/// Reason why a doorbell cannot have its address, in one line.
+/// Reason why a doorbell cannot have its address.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) enum Unbound {
-    /// The machine refuses it now, and may not later.
+    /// The machine refuses it now; it may not later.
     Machine(String),
-    /// No standby would connect to this address.
     Setting(String),
 }
 
@@ -126,8 +121,7 @@ impl fmt::Display for Unbound {
 }
 
 impl Doorbell {
-    /// Reserves the address, so that no other user can listen there, and accepts no connection yet. `service`
-    /// is the host of the store.
+    /// Reserves the address, and accepts no connection yet. `service` is the host of the store.
     pub(crate) fn bind(
         wanted: DoorbellAddress,
         service: Option<&str>,
@@ -144,7 +138,7 @@ impl Doorbell {
             _ => format!("--doorbell {wanted}: {why}: name an address of this machine"),
         });
         let bound = bound.map_err(Unbound::Machine)?;
-        // An address that the user did not choose is only warned of: see `warn`.
+        // For an address that the user did not choose there is only a warning: see `warn`.
         if wanted.ip.is_some() && !bound.own.is_near() {
             return Err(Unbound::Setting(format!(
                 "--doorbell {wanted}: standbys connect to private addresses only: name one of this machine"
@@ -157,7 +151,8 @@ impl Doorbell {
         let address = self.own.address;
         if !self.own.is_near() {
             tracing::warn!(
-                "no standby will hear the doorbell at {address}: standbys connect to private addresses only: name one with --doorbell=ADDR"
+                "no standby will hear the doorbell at {address}: standbys connect to private addresses only: \
+                 name one with --doorbell=ADDR"
             );
         }
     }
@@ -182,13 +177,13 @@ impl Doorbell {
         self.own
     }
 
-    /// Starts to accept standbys. If it fails, all of them poll.
+    /// Starts to accept standbys. On an error, all of them poll.
     pub(crate) fn open(&mut self) -> io::Result<()> {
         self.attend(None);
         self.close();
         let place = self.place.try_clone()?;
         place.set_nonblocking(true)?;
-        // Drop the connections that came too early: those standbys connect again at their next look.
+        // Drop connections that came too early: those standbys connect again.
         let _ = (0..MOST).take_while(|_| place.accept().is_ok()).count();
         let listener = TcpListener::from_std(place)?;
         let ranks = Arc::default();
@@ -197,13 +192,13 @@ impl Doorbell {
         Ok(())
     }
 
-    /// Opens the bell, and warns once if that fails.
     pub(crate) fn open_or_warn(&mut self) {
         if let Err(why) = self.open()
             && !std::mem::replace(&mut self.loss_is_told, true)
         {
             tracing::warn!(
-                "no standby hears the doorbell at {}: {why}; standbys find control by --poll: raise the limit of open files",
+                "no standby hears the doorbell at {}: {why}; standbys find control by --poll: \
+                 raise the limit of open files",
                 self.own.address
             );
         }
@@ -213,7 +208,6 @@ impl Doorbell {
         self.ring(DRAINING);
     }
 
-    /// Tells the standbys that the lease is free.
     pub(crate) fn released(&mut self) {
         self.ring(RELEASED);
         self.close();
@@ -226,7 +220,6 @@ impl Doorbell {
         }
     }
 
-    /// Ends the connections of all standbys.
     pub(crate) fn close(&mut self) {
         if let Some((ranks, task)) = self.serving.take() {
             task.abort();
@@ -235,7 +228,7 @@ impl Doorbell {
         }
     }
 
-    /// Listens to this bell only. Connects again if the last attempt has ended.
+    /// Listens to this bell only, and connects again if the last attempt has ended.
     pub(crate) fn attend(&mut self, bell: Option<Bell>) {
         if let Some((present, task)) = &self.listening {
             if Some(*present) == bell && !task.is_finished() {
@@ -256,7 +249,7 @@ impl Doorbell {
                 Some((bell, ring)) if self.listening.as_ref().is_some_and(|l| l.0 == bell) => {
                     return ring;
                 }
-                // This ring is of a bell that was attended earlier.
+                // A ring of a bell that was attended earlier.
                 Some(_) => {}
                 None => std::future::pending().await,
             }
@@ -264,8 +257,8 @@ impl Doorbell {
     }
 }
 
-/// Returns the address by which this machine reaches `host`. Nothing may wait for DNS, so a host with a name is
-/// assumed to lie beyond the default route.
+/// Returns the address by which this machine reaches `host`. Nothing may wait for DNS, so a name is assumed to
+/// lie beyond the default route.
 fn own_address(host: Option<&str>) -> io::Result<IpAddr> {
     // Ranges reserved for documentation.
     const AFAR: [IpAddr; 2] = [
@@ -284,7 +277,7 @@ fn own_address(host: Option<&str>) -> io::Result<IpAddr> {
         .ok_or_else(|| io::Error::other("this machine has no network"))
 }
 
-/// Returns the local address of the route to `service`, without sending a packet.
+/// Returns the local address of the route, without sending a packet.
 fn address_towards(service: IpAddr) -> io::Result<IpAddr> {
     let service = SocketAddr::new(service, 9);
     let any: SocketAddr = match service {
@@ -310,8 +303,8 @@ fn bound(address: SocketAddr) -> io::Result<Bound> {
     Ok(Bound::from(place))
 }
 
-/// Returns how many standbys and how many unidentified connections fit into a limit of descriptors. The store's
-/// connections and the log need theirs.
+/// Returns how many standbys and unidentified connections fit into a limit of descriptors, beside the store's
+/// connections and the log.
 fn room(descriptors: u64) -> (usize, usize) {
     let share =
         |part: u64, most: usize| usize::try_from(descriptors / part).map_or(most, |n| n.min(most));
@@ -328,7 +321,7 @@ async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
     let mut beat = interval(BEAT);
     beat.set_missed_tick_behavior(MissedTickBehavior::Delay);
     loop {
-        // Without a standby there is no beat, so nothing wakes the process.
+        // Without a standby no beat wakes the process.
         let heard = lock(&ranks).iter().any(Option::is_some);
         tokio::select! {
             // The beat first: neither a flood of connections nor a lack of descriptors may silence it.
@@ -337,7 +330,7 @@ async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
             Some(standby) = standbys.recv() => admit(&mut lock(&ranks), standby, nonce, most),
             accepted = listener.accept() => {
                 let Ok((stranger, _)) = accepted else {
-                    // No descriptor is left, for example: connections wait in the kernel's queue.
+                    // Mostly no descriptor is left. Connections wait in the kernel's queue.
                     tokio::time::sleep(BEAT).await;
                     continue;
                 };
@@ -354,7 +347,6 @@ async fn serve(listener: TcpListener, nonce: u128, ranks: Arc<Mutex<Ranks>>) {
     }
 }
 
-/// Passes on a connection that shows the standby's half in time.
 async fn identify(mut stranger: TcpStream, nonce: u128, known: mpsc::Sender<TcpStream>) {
     let mut said = [0; 8];
     let read = timeout(SILENCE, stranger.read_exact(&mut said)).await;
@@ -379,7 +371,7 @@ fn admit(ranks: &mut Ranks, standby: TcpStream, nonce: u128, most: usize) {
         return;
     };
     let greeting = greeting(nonce, number);
-    // The buffer of a new connection has room for it.
+    // A new connection's buffer has room for it.
     if !matches!(standby.write(&greeting), Ok(12)) {
         return;
     }
@@ -419,7 +411,7 @@ pub fn understand(words: &[u8], mut tell: impl FnMut(Ring)) -> Option<Ring> {
     None
 }
 
-/// Sends a byte to each standby without waiting. A standby that does not take it loses its rank.
+/// Sends without waiting. A standby that does not take the byte loses its rank.
 fn tell(ranks: &mut Ranks, word: u8) {
     for rank in ranks {
         if rank
@@ -436,7 +428,6 @@ async fn listen_to(bell: Bell, heard: UnboundedSender<(Bell, Ring)>) {
     let _ = heard.send((bell, last));
 }
 
-/// Reports every ring but the last, and returns the last.
 async fn hear(bell: Bell, heard: &UnboundedSender<(Bell, Ring)>) -> Ring {
     let greeted = timeout(SILENCE, greet(bell)).await;
     let Ok(Ok((mut holder, rank))) = greeted else {
@@ -519,7 +510,7 @@ mod tests {
     #[tokio::test]
     async fn an_address_in_use_is_refused() {
         let holder = here();
-        // Also while the bell is not open: SO_REUSEADDR lets no other program listen there.
+        // SO_REUSEADDR lets no other program listen there, even while the bell is not open.
         let taken = Doorbell::at(holder.bell().address).expect_err("in use");
         assert_eq!(taken.kind(), io::ErrorKind::AddrInUse);
         let Bell { address, .. } = holder.bell();
@@ -574,7 +565,7 @@ mod tests {
         assert_eq!(standby.next().await, Ring::Greeted { rank: 0 });
     }
 
-    /// Starts a holder that greets correctly and then sends `words` again and again.
+    /// Starts a holder that greets correctly, and then repeats `words`.
     async fn liar(words: &'static [u8]) -> Bell {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let bell = Bell {

@@ -1,13 +1,12 @@
-//! The event log: one line of JSON for every change of state of an instance, to show later who held control
-//! when.
+//! The event log: a line of JSON for each change of an instance's state, to show later who held control when.
 //!
-//! [`EventLog`] is an observer; it never decides or fails. [`record`] defines the fields and words of a line,
-//! and `trafficcop-timeline` reads them.
+//! [`EventLog`] is an observer; it never decides or fails. [`record`] defines the lines, and
+//! `trafficcop-timeline` reads them.
 //!
-//! Other processes may append to the same file, so each line is one write, which the kernel does not tear.
-//! Lines about control are synced to disk. A separate thread writes, because a disk that hangs must not keep
-//! the supervisor from renewing. A line that cannot be written is lost, which the log reports once, until
-//! writing succeeds again.
+//! Other processes may append to the same file, so each line is one write, which the kernel does not tear. Lines
+//! about control are synced to disk. A separate thread writes, because a disk that hangs must not keep the
+//! supervisor from renewing. Lines that cannot be written are lost; the log reports that once, until writing
+//! succeeds again.
 
 pub use trafficcop_timeline::record;
 
@@ -38,28 +37,26 @@ const BOOT_ID: &str = "/proc/sys/kernel/random/boot_id";
 pub struct Instance {
     /// Name of the instance (`--identity`).
     pub identity: String,
-    /// Name of its machine.
+    /// Name of the instance's machine.
     pub host: String,
-    /// Process id of its supervisor.
+    /// Process id of the supervisor.
     pub pid: u32,
     /// Address of the lock.
     pub lock: String,
 }
 
-/// The event log of an instance. When dropped, it waits a while for its last lines to be written.
+/// The event log of an instance. Its drop waits a while for the last lines to be written.
 pub struct EventLog {
     writer: Writer,
-    /// Fields that all records share, with the number of the next record.
     common: Record,
 }
 
 impl EventLog {
-    /// Begins a log in this file with this event. It starts a thread, so call it after the guardian was
-    /// forked.
+    /// Begins a log with this event. Starts a thread, so call it after the guardian was forked.
     #[must_use]
     pub fn begin(path: PathBuf, who: Instance, word: EventKind) -> EventLog {
         let now = Instant::now();
-        // Without it the records are still useful: only their clock cannot be compared with others.
+        // Without it only the clock of the records cannot be compared with others.
         let boot_id = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
         let mut log = EventLog {
             writer: Writer::new(path),
@@ -98,7 +95,7 @@ impl EventLog {
         match notice {
             // `workload_event` records it.
             Notice::LeftBehind => return,
-            // Two records, so that a search for losses finds every loss, whatever it ended.
+            // Two records, so that a search finds every loss, whatever it ended.
             Notice::Draining(Cause::Lost { .. }) => self.because(now, EventKind::Lost, notice),
             Notice::StandingBy(_) | Notice::Cordoned { .. } | Notice::Unfit(_) => {
                 self.common.token = None;
@@ -158,7 +155,7 @@ impl EventLog {
                     record.cause = Some(cause)
                 });
             }
-            // By the guardian's time: this process may have been stopped since.
+            // The guardian's time: this process may have been stopped since.
             WorkloadEvent::TreeEmpty { at } | WorkloadEvent::HookFailed { at, .. } => {
                 self.tell(*at, EventKind::TreeEmpty, |_| {})
             }
@@ -170,7 +167,6 @@ impl EventLog {
                     HealthEvent::Answered { again: true } => EventKind::Healthy,
                     // Otherwise each WATCHDOG=1 would be a line.
                     HealthEvent::Answered { again: false } => return,
-                    // Says nothing about the command.
                     HealthEvent::NotAsked { .. } => return,
                     HealthEvent::Failed { .. } => EventKind::Unhealthy,
                     HealthEvent::Hung(_) => EventKind::Hung,
@@ -179,8 +175,7 @@ impl EventLog {
                 let cause = report::failing_health(health);
                 self.tell(now, word, |record| record.cause = cause);
             }
-            // The core reports the end, and has its reasons for the rest. The standby command has nothing to
-            // do with control.
+            // The core reports the end. The standby command has nothing to do with control.
             WorkloadEvent::Standby(_)
             | WorkloadEvent::Condition(_)
             | WorkloadEvent::Exited(_)
@@ -222,7 +217,7 @@ impl EventLog {
         {
             *text = report::plain(text);
         }
-        // Counted before the write: a missing number shows a lost line.
+        // Before the write: a missing number shows a lost line.
         self.common.seq += 1;
         if let Ok(line) = serde_json::to_vec(&record) {
             self.writer.put(line, word.changes_control());
@@ -269,7 +264,6 @@ impl Observer for EventLog {
     }
 }
 
-/// Converts a moment to the wall clock, as far as that can be known now.
 fn wall_clock_at(at: Instant) -> i64 {
     let (now, wall) = (Instant::now(), record::wall_clock());
     let span = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
@@ -277,25 +271,23 @@ fn wall_clock_at(at: Instant) -> i64 {
         .saturating_sub(span(now.since(at)))
 }
 
-/// Largest number of links to follow, as in the kernel.
+/// Same limit as the kernel's.
 const LINKS: usize = 40;
-/// Largest number of lines that wait for a disk that hangs; further ones are lost.
+/// Most lines that wait for a disk that hangs.
 const MOST: usize = 4096;
 
 struct LogLine {
     text: Vec<u8>,
-    /// Whether to sync the line to disk before the next one.
     sync: bool,
 }
 
 struct Writer {
     lines: BackgroundWriter<LogLine>,
-    /// The log has reported that lines are lost because too many wait.
     full: AtomicBool,
 }
 
 impl Writer {
-    /// Starts the thread, so call it after the guardian was forked; opens nothing yet.
+    /// Starts the thread, so call it after the guardian was forked.
     #[must_use]
     fn new(path: PathBuf) -> Writer {
         let mut file = Appended::to(path);
@@ -305,7 +297,8 @@ impl Writer {
             Err(why) if !failing => {
                 failing = true;
                 tracing::warn!(
-                    "cannot write the event log {}: {why}; control is kept, and events are lost until it can be written",
+                    "cannot write the event log {}: {why}; control is kept, \
+                     and events are lost until it can be written",
                     file.path.display()
                 );
             }
@@ -317,11 +310,10 @@ impl Writer {
         }
     }
 
-    /// Queues this line (without its newline); returns at once.
     fn put(&self, mut text: Vec<u8>, sync: bool) {
         text.push(b'\n');
         let fits = self.lines.put(LogLine { text, sync }, MOST);
-        // Reported once, until lines fit again: otherwise the log would be as full as the disk.
+        // Once, until lines fit again: otherwise the log would be as full as the disk.
         if !self.full.swap(!fits, Ordering::Relaxed) && !fits {
             tracing::warn!(
                 "the event log cannot be written fast enough: lines are lost; control is kept"
@@ -333,7 +325,7 @@ impl Writer {
 struct Appended {
     path: PathBuf,
     file: Option<File>,
-    /// The file ends within a line, so that the next line must be preceded by a newline.
+    /// The next line must begin with a newline.
     torn: bool,
 }
 
@@ -367,18 +359,16 @@ impl Appended {
             text.push(b'\n');
         }
         text.extend(&line.text);
-        // One write for one line: O_APPEND keeps it whole between lines of other writers. `write_all` would
-        // continue behind another writer's line.
+        // One write: O_APPEND keeps it whole. `write_all` would continue behind another writer's line.
         let written = file.write(&text)?;
         self.torn = written > 0 && written < text.len();
         if self.torn {
-            // The disk is full: the rest of the line is lost, and the next line starts fresh.
+            // The disk is full: the rest of the line is lost.
             return Err(io::ErrorKind::StorageFull.into());
         }
-        // Records about control must survive a crash of the machine; the others may be lost.
         if line.sync {
             match file.sync_data() {
-                // A pipe or /dev/null cannot be synced, and has nothing to lose.
+                // A pipe or /dev/null has nothing to lose.
                 Err(why) if why.kind() != io::ErrorKind::InvalidInput => return Err(why),
                 _ => {}
             }
@@ -390,21 +380,20 @@ impl Appended {
 fn moved(file: &File, path: &Path) -> bool {
     match (file.metadata(), path.metadata()) {
         (Ok(ours), Ok(there)) => !is_same_file(&ours, &there),
-        // Another error means a file system in trouble, not a rotation: keep the open file.
+        // Any other error is a file system in trouble, not a rotation: keep the open file.
         (_, Err(why)) => why.kind() == io::ErrorKind::NotFound,
-        // The open file is gone: on a shared drive another client has rotated the log, and removed the old
-        // file.
+        // On a shared drive another client has rotated the log, and removed the old file.
         (Err(why), Ok(_)) => why.raw_os_error() == Some(libc::ESTALE),
     }
 }
 
-/// Opens the file for appending; returns whether it ends within a line.
+/// Opens the file; returns whether it ends within a line.
 fn open(path: &Path) -> io::Result<(File, bool)> {
     let path = &by_our_links(path)?;
     let mut options = OpenOptions::new();
     options.append(true).create(true);
-    // O_NOFOLLOW: `path` was no link when it was checked. O_NONBLOCK: a FIFO without a reader is an error,
-    // not a wait. O_NOCTTY: a terminal named as the log does not become the controlling one.
+    // O_NOFOLLOW: `path` was no link when it was checked. O_NONBLOCK: a FIFO without a reader is an error, not a
+    // wait. O_NOCTTY: a terminal does not become the controlling one.
     let mut flags = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
     if path.starts_with("/proc") {
         flags &= !libc::O_NOFOLLOW;
@@ -417,8 +406,8 @@ fn open(path: &Path) -> io::Result<(File, bool)> {
 
 /// Follows links that belong to this user or to root.
 ///
-/// Another user's link could lead to a file that only this process may write. A descriptor holds each link,
-/// so the link that was checked is the one that is followed.
+/// Another user's link could lead to a file that only this process may write. A descriptor holds each link, so
+/// the one that was checked is followed.
 fn by_our_links(path: &Path) -> io::Result<PathBuf> {
     let ours = nix::unistd::geteuid().as_raw();
     let mut path = path.to_owned();
@@ -434,7 +423,7 @@ fn by_our_links(path: &Path) -> io::Result<PathBuf> {
         if !found.is_symlink() {
             return Ok(path);
         }
-        // Links in /proc are the kernel's own, and lead to files without names. /dev/fd is a link to them.
+        // Links in /proc are the kernel's own, and lead to files without names.
         let place = path.parent().and_then(|place| place.canonicalize().ok());
         if let (Some(place), Some(name)) = (place, path.file_name())
             && place.starts_with("/proc")
@@ -455,8 +444,8 @@ fn by_our_links(path: &Path) -> io::Result<PathBuf> {
     Err(io::Error::from_raw_os_error(libc::ELOOP))
 }
 
-/// Returns whether the file ends within a line. It opens only a regular file for reading: as a reader of a
-/// pipe this process would hide from the writers that the real reader is gone.
+/// Opens only a regular file: as a reader of a pipe this process would hide from the writers that the real reader
+/// is gone.
 fn ends_torn(written: &File, path: &Path, flags: libc::c_int) -> io::Result<bool> {
     let ours = written.metadata()?;
     if !ours.is_file() || ours.len() == 0 {
@@ -708,7 +697,6 @@ mod tests {
         symlink("round", at("round")).unwrap();
         assert!(open(&at("round")).is_err());
 
-        // Only root can give a link to another user.
         if nix::unistd::geteuid().is_root() {
             std::fs::write(at("secret"), "root's\n").unwrap();
             symlink(at("secret"), at("planted")).unwrap();

@@ -13,28 +13,27 @@ use crate::util::spelt_out;
 pub const NOT_IN_CONTROL: u8 = 1;
 /// Answer "free" of `trafficcop status`.
 pub const FREE: u8 = 1;
-/// Result of `trafficcop break` that broke nothing: the lock is free or changed hands, or the user answered no.
+/// Result of `trafficcop break` that broke nothing: a free lock, a new holder, or a "no".
 pub const NOT_BROKEN: u8 = 1;
-/// Result of `trafficcop reset` that removed nothing: there is nothing to remove, the lock is held or changed
-/// hands, or the user answered no.
+/// Result of `trafficcop reset` that removed nothing: nothing to remove, a held lock, a new holder, or a "no".
 pub const NOT_FORGOTTEN: u8 = 1;
 /// Answer "not ready" of `trafficcop doctor`.
 pub const UNFIT: u8 = 1;
-/// Answer of `trafficcop timeline` if two instances had control at the same time, or a rule was broken.
+/// Answer of `trafficcop timeline` after an overlap or a broken rule.
 pub const OVERLAPPED: u8 = 1;
-/// Bad usage, or settings that contradict each other.
+/// Bad usage, or contradictory settings.
 pub const USAGE: u8 = 64;
 /// The queue does not exist.
 pub const NO_QUEUE: u8 = 66;
 /// Store or machine not available: nothing was started.
 pub const UNAVAILABLE: u8 = 69;
-/// Control was lost and the command was gone in time, or the command's result could not be recorded.
+/// Control was lost and the command gone in time, or the command's result could not be recorded.
 pub const LOST: u8 = 70;
 /// The command may have run at the same time as another holder's.
 pub const OVERLAP: u8 = 71;
-/// Stdout cannot be written, and not because a reader hung up (`elect`).
+/// Stdout cannot be written, though its reader has not hung up (`elect`).
 pub const CANNOT_WRITE: u8 = 74;
-/// Control was not obtained (`-n`, `-w`); `-E` sets another status.
+/// Control was not obtained (`-n`, `-w`), unless `-E` sets another status.
 pub const CONFLICT: u8 = 75;
 /// The store refuses access.
 pub const DENIED: u8 = 77;
@@ -43,7 +42,7 @@ pub const NOT_RUNNABLE: u8 = 126;
 /// The command does not exist.
 pub const NOT_FOUND: u8 = 127;
 
-/// Every exit status and its meaning, for the help and the man pages.
+/// Every exit status and its meaning.
 pub const TABLE: &[(&str, &str)] = &[
     (
         "0-255",
@@ -91,7 +90,7 @@ impl UsageError {
         }
     }
 
-    /// Refuses a command whose interpreter does not exist.
+    /// Refuses a command without an interpreter.
     #[must_use]
     pub fn of_the_command(line: impl Into<String>) -> UsageError {
         UsageError {
@@ -114,8 +113,8 @@ impl UsageError {
     }
 }
 
-/// Returns whether the machine has run out of something (processes, memory, descriptors), which says nothing
-/// about the program to start.
+/// Returns whether the machine has run out of processes, memory or descriptors, which says nothing about the
+/// program.
 #[must_use]
 pub fn is_for_want_of_room(errno: i32) -> bool {
     let room = [
@@ -140,15 +139,15 @@ pub enum ExitAction {
 }
 
 impl ExitAction {
-    /// Returns the way to end. The command's status is passed on after a requested stop, too: a command that
-    /// catches TERM and exits 0 has ended well, and so has trafficcop.
+    /// Returns the way to end. A requested stop passes on the command's status, too: a command that catches TERM and
+    /// exits 0 has ended well.
     #[must_use]
     pub fn of(ending: &Ending, conflict_status: u8) -> ExitAction {
         if ending.overlap {
             // First, so that no operator can overlook it.
             return ExitAction::Status(OVERLAP);
         }
-        // No `_` arm: a new cause must be given a status here.
+        // No `_` arm: a new cause needs a status.
         match (&ending.cause, ending.exit) {
             (Cause::CommandEnded | Cause::Stopped(_), Some(Exit::Code(status))) => {
                 ExitAction::Status(status)
@@ -178,8 +177,8 @@ impl ExitAction {
                 },
                 _,
             ) => ExitAction::Status(NOT_FOUND),
-            // Not 126: the command is correct, and a service manager may try again. EBUSY is trafficcop's own:
-            // something that a dead instance left here cannot be killed.
+            // Not 126: the command is correct, and a service manager may try again. EBUSY is trafficcop's own: a dead
+            // instance left something that cannot be killed.
             (Cause::NotStarted { errno }, _)
                 if is_for_want_of_room(*errno) || *errno == libc::EBUSY =>
             {
@@ -194,11 +193,9 @@ impl ExitAction {
         }
     }
 
-    /// Returns the way to end for an error before the start: a refused setting is bad usage, any other error is
-    /// the machine's.
+    /// Returns the way to end for an error before the start: bad usage, or the machine's.
     #[must_use]
     pub fn of_error(error: &anyhow::Error) -> ExitAction {
-        // Matched by type: context added to the text changes nothing.
         if let Some(refusal) = error.downcast_ref::<UsageError>() {
             return ExitAction::Status(refusal.status());
         }
@@ -228,9 +225,8 @@ impl ExitAction {
 
     /// Ends the process.
     ///
-    /// A death by signal leaves no core file: the signal was the command's, whose core is already where the
-    /// kernel puts it. PID 1 exits 128+n, because it cannot die of a signal that it does not handle; so does a
-    /// process whose signal does not kill.
+    /// A death by signal leaves no core file: the command's own core is where the kernel puts it. PID 1 exits 128+n,
+    /// because it cannot die of a signal that it does not handle. So does a process whose signal does not kill.
     pub fn go(self) -> ! {
         if let ExitAction::Signal(signal) = self
             && std::process::id() != 1
@@ -238,7 +234,6 @@ impl ExitAction {
             // A core pattern that pipes to a program ignores the limit.
             let _ = setrlimit(Resource::RLIMIT_CORE, 0, 0);
             let _ = nix::sys::prctl::set_dumpable(false);
-            // The default is restored, so that the signal kills.
             let _ = signal_hook::low_level::emulate_default_handler(signal);
         }
         std::process::exit(self.status())
@@ -437,7 +432,7 @@ mod tests {
         }
     }
 
-    /// Ends for real when [`parent_sees_the_status_or_the_signal`] runs it in a separate process.
+    /// Ends the process that [`parent_sees_the_status_or_the_signal`] starts.
     #[test]
     fn leaves_when_told_to() {
         if let Ok(signal) = std::env::var("LEAVE_BY_SIGNAL") {
@@ -480,7 +475,7 @@ mod tests {
             assert_eq!(status.signal(), Some(signal), "{status}");
             assert!(!status.core_dumped(), "{status}");
         }
-        // A signal that does not kill by default, and one that the `signal_hook` crate does not know.
+        // `signal_hook` does not know the second one.
         for signal in [libc::SIGCHLD, libc::SIGRTMIN() + 1] {
             assert_eq!(left("LEAVE_BY_SIGNAL", signal).code(), Some(128 + signal));
         }

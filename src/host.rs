@@ -13,7 +13,7 @@ use crate::util::is_unprintable;
 // Shells within shells make about ten.
 const ANCESTORS: usize = 64;
 
-// In bytes: the name goes into a blob's metadata, which has 8 KiB in total.
+// In bytes: a blob's metadata has 8 KiB in total.
 const IDENTITY_LIMIT: usize = 128;
 
 #[derive(Clone, Debug)]
@@ -27,7 +27,7 @@ pub struct Host {
 }
 
 impl Host {
-    /// Returns this machine, this process, and a random seed.
+    /// Returns this machine and process.
     #[must_use]
     pub fn here() -> Host {
         let host = nix::unistd::gethostname().unwrap_or_default();
@@ -46,7 +46,7 @@ impl Host {
     }
 }
 
-/// Returns the locks held for the commands that this process belongs to, the nearest first.
+/// Returns the outer locks, the nearest first.
 fn outer() -> Vec<String> {
     let mut locks: Vec<String> = held(|name| std::env::var_os(name)).into_iter().collect();
     // Most processes are inside no command, and the way up costs files of /proc.
@@ -58,7 +58,7 @@ fn outer() -> Vec<String> {
         let Some(parent) = parent_of(&process) else {
             break;
         };
-        // Another user's environment cannot be read, and counts as empty.
+        // Another user's environment cannot be read.
         let environment = std::fs::read(format!("/proc/{parent}/environ")).unwrap_or_default();
         let lock = held(|name| value_in(&environment, name));
         locks.extend(lock.filter(|lock| !locks.contains(lock)));
@@ -67,11 +67,10 @@ fn outer() -> Vec<String> {
     locks
 }
 
-/// Returns the lock that this environment's command holds, while it is in control.
+/// Returns the lock of a command that is in control.
 fn held(told: impl Fn(&str) -> Option<OsString>) -> Option<String> {
     let lock = told("TRAFFICCOP_LOCK")?.into_string().ok()?;
-    // A standby command gets the lock's name, too. A daemon may have outlived its command and kept the
-    // variables.
+    // A standby command gets the lock's name, too. A daemon may have outlived its command.
     let holds = told("TRAFFICCOP_ROLE").is_some_and(|role| role == "holder");
     let deadline = Deadline::open(told(VARIABLE)?.as_ref());
     let lasts = deadline.is_ok_and(|deadline| deadline.in_control());
@@ -84,7 +83,7 @@ fn parent_of(process: &str) -> Option<String> {
     parent.map(|id| id.trim().to_owned()).filter(|id| id != "0")
 }
 
-/// Returns a variable from the contents of /proc/PID/environ.
+/// Reads the contents of /proc/PID/environ.
 fn value_in(environment: &[u8], name: &str) -> Option<OsString> {
     let mut variables = environment.split(|byte| *byte == 0);
     variables.find_map(|variable| {
@@ -93,24 +92,23 @@ fn value_in(environment: &[u8], name: &str) -> Option<OsString> {
     })
 }
 
-/// Returns a variable that is set and not empty.
+/// Returns a variable; empty counts as unset.
 #[must_use]
 pub(crate) fn variable(name: &str) -> Option<String> {
     std::env::var(name).ok().filter(|value| !value.is_empty())
 }
 
-/// Returns the directories in which programs are looked for (PATH).
 pub(crate) fn path() -> Option<OsString> {
     std::env::var_os("PATH")
 }
 
-/// Returns a directory of this user that does not outlast the boot.
+/// Returns a directory that does not outlast the boot.
 #[must_use]
 pub(crate) fn runtime_directory() -> Option<PathBuf> {
     std::env::var_os("XDG_RUNTIME_DIR").map(PathBuf::from)
 }
 
-/// Returns the name of this program, without its arguments: they may contain secrets.
+/// Leaves out the arguments, which may contain secrets.
 #[must_use]
 pub(crate) fn program() -> String {
     let path = std::env::args_os().next().map(PathBuf::from);
@@ -121,7 +119,6 @@ pub(crate) fn program() -> String {
         .into_owned()
 }
 
-/// Returns why an instance cannot have this name.
 #[must_use]
 pub(crate) fn unfit_identity(identity: &str) -> Option<String> {
     if identity.trim().is_empty() || identity.chars().any(is_unprintable) {

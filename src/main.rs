@@ -7,12 +7,12 @@ use std::ffi::{c_char, c_int};
 use trafficcop::internals;
 use trafficcop_guardian as guardian;
 
-/// Entry point that the C library calls, without Rust's own start-up: see [`trafficcop_guardian::begin`].
+/// Entry point for the C library, without Rust's own start-up: see [`trafficcop_guardian::begin`].
 #[unsafe(no_mangle)]
 extern "C" fn main(count: c_int, words: *const *const c_char) -> c_int {
     // SAFETY: the arguments come from the C library unchanged, and nothing was started yet.
     let words = unsafe { guardian::begin(count, words) };
-    // A separate step: the frame of `main` alone may need more than the stack has.
+    // The frame of `main` alone may need more than the stack has.
     match internals::check_stack() {
         Ok(()) => internals::main(words).go(),
         Err(refused) => refused.go(),

@@ -1,13 +1,12 @@
-//! Tells the service manager (`sd_notify`) that this instance is ready, alive or stopping, and what it does;
+//! Tells the service manager (`sd_notify`) whether this instance is ready, alive or stopping, and what it does;
 //! passes on what the command reports.
 //!
 //! ```text
 //! command ── its NOTIFY_SOCKET: Proxy ──▶ ServiceManager ──▶ own NOTIFY_SOCKET: Socket ── service manager
 //!                      notices, events ────▲
 //! ```
-//! Opened by the drivers after the guardians were forked. A command with a watchdog has its socket even
-//! without a service manager. A service manager that is gone, or does not read, costs one line in the log. It
-//! must never wait.
+//! Opened by the drivers after the guardians were forked. A command with a watchdog has its socket even without a
+//! service manager. A service manager that is gone costs one line in the log. It must never wait.
 
 mod socket;
 mod state;
@@ -30,7 +29,7 @@ use crate::util::lock;
 pub(crate) use socket::{PRIVATE, Surroundings, VARIABLE};
 use socket::{Proxy, Socket};
 
-/// When the service manager is told that we are ready; as it is typed, with its help.
+/// Moment at which this instance reports that it is ready, with the help of the flag's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Ready {
     /// Standing by, or in control
@@ -42,14 +41,13 @@ pub enum Ready {
     Command,
 }
 
-// Longest status of a command that is shown, in characters.
+// In characters.
 const STATUS_LIMIT: usize = 200;
-// `systemctl status` cuts a line at the terminal's width, so only the first statuses are visible.
+// `systemctl status` cuts a line at the terminal's width.
 const SHOWN: usize = 4;
-// Pause between statuses that are no change of state: each one wakes everything that watches the unit.
+// Between statuses that are no change of state: each one wakes everything that watches the unit.
 const PACE: Duration = Duration::from_secs(1);
 
-/// Handle for messages to the service manager; clones share it.
 #[derive(Clone, Debug)]
 pub(crate) struct ServiceManager(Arc<Inner>);
 
@@ -64,10 +62,9 @@ pub(super) struct Inner {
 
 #[derive(Debug)]
 pub(super) struct State {
-    /// `None` without a service manager: then messages count as sent.
+    /// Without a service manager messages count as sent.
     socket: Option<Socket>,
     proxy: Option<Proxy>,
-    /// Watchdog messages of the command since the last look.
     heard: Heard,
     /// Longest pause between signs of life that the service manager accepts.
     watchdog: Option<Duration>,
@@ -81,15 +78,11 @@ pub(super) struct State {
     failing: Option<String>,
     commands: Vec<CommandStatus>,
     owes: Owes,
-    /// When the last status was sent, successfully or not.
     told_at: Instant,
-    /// The log has reported that nothing can be sent.
     told: bool,
-    /// Receiver for the news that a command is about to end.
     stopping: Option<UnboundedSender<()>>,
 }
 
-/// Watchdog messages of a command, each kind once.
 #[derive(Debug, Default)]
 struct Heard {
     alive: bool,
@@ -108,7 +101,6 @@ struct CommandStatus {
 enum Due {
     #[default]
     Never,
-    /// After a short pause since the last one.
     Soon,
     Now,
 }
@@ -118,13 +110,13 @@ struct Owes {
     ready: bool,
     stopping: bool,
     status: Due,
-    /// There was no room for them: try again even if nothing else happens.
+    /// There was no room: try again even if nothing else happens.
     again: bool,
 }
 
 impl ServiceManager {
-    /// Opens the connection to the service manager, if there is one, and a socket for each command. Commands
-    /// that are `watched` get theirs without one, too.
+    /// Opens the connection to the service manager, if there is one, and a socket for each command. Commands that are
+    /// `watched` get one even without it.
     #[must_use]
     pub(crate) fn open(
         here: &Surroundings<'_>,
@@ -143,8 +135,8 @@ impl ServiceManager {
         if socket.is_none() && !watched {
             return None;
         }
-        // Never pass on the service manager's own socket: the command could send MAINPID or STOPPING for this
-        // instance, or feed the watchdog while this instance hangs.
+        // Never the service manager's own socket: the command could send MAINPID or STOPPING for this instance, or
+        // feed the watchdog while this instance hangs.
         let proxy = Proxy::make(here, commands).inspect_err(|why| {
             tracing::warn!("the command gets no NOTIFY_SOCKET: {why}");
         });
@@ -187,7 +179,6 @@ impl ServiceManager {
         })))
     }
 
-    /// Returns the `NOTIFY_SOCKET` of the command with this number.
     #[must_use]
     pub(crate) fn for_the_command(&self, number: usize) -> Option<OsString> {
         let state = self.0.state();
@@ -201,7 +192,7 @@ impl ServiceManager {
         words
     }
 
-    /// Returns all watchdog messages of the command with this number since the last call, also unread ones.
+    /// Returns all watchdog messages of a command since the last call, also unread ones.
     pub(crate) fn watchdog_words(&self, number: usize) -> Vec<WatchdogWord> {
         let mut heard = Heard::default();
         self.0.with(|state| {
@@ -218,13 +209,13 @@ impl ServiceManager {
             .collect()
     }
 
-    /// Waits for a watchdog message of a command that cannot wait for the next look. Cancel-safe.
+    /// Waits for an urgent watchdog message. Cancel-safe.
     pub(crate) async fn is_urgent(&self) {
         self.0.urgent.notified().await;
     }
 
-    /// Begins to feed the watchdog (after each sign of life of supervisor and guardians), and to listen to
-    /// the commands.
+    /// Begins to feed the watchdog (after each sign of life of supervisor and guardians), and to listen to the
+    /// commands.
     ///
     /// # Panics
     /// Outside of a tokio runtime.
@@ -255,7 +246,7 @@ impl ServiceManager {
         }
     }
 
-    /// Reports what a worker does, at a limited rate; the first call makes it ready.
+    /// Reports a worker's state, at a limited rate; the first call makes it ready.
     pub(crate) fn works(&self, words: String) {
         self.0.with(|state| {
             if state.words != words {
@@ -293,8 +284,7 @@ impl ServiceManager {
                     | Notice::Cordoned { .. }
                     | Notice::Unfit(_)
             );
-            // Standing by, cordoned or unfit is as sound as in control: systemd must not wait for a
-            // fail-over.
+            // Standing by, cordoned or unfit is sound, too: systemd must not wait for a fail-over.
             if arrived && state.ready == Ready::Standby {
                 state.is_ready();
             }
@@ -328,7 +318,7 @@ impl ServiceManager {
                 }
             }),
             WorkloadEvent::TreeEmpty { .. } => self.0.with(|state| {
-                // Read its last messages first: otherwise they would count as the next command's.
+                // Read its last messages first: they would count as the next command's.
                 state.hears_what_waits(number);
                 (state.heard, state.failing) = (Heard::default(), None);
                 let command = state.commands.get_mut(number);
@@ -348,14 +338,13 @@ impl ServiceManager {
                 state.owe_stopping();
             }
         });
-        // The task must ask for more time from now on, even if there is nothing to send.
+        // The task must ask for more time, even if there is nothing to send.
         self.0.stirred.notify_one();
     }
 
-    /// Reports the end, with this text and exit status; the last message.
     fn finish(&self, words: &str, exit: i32) {
         self.0.with(|state| {
-            // Exit 0 (a finished task, an unfit machine) is no failure, whatever --ready waits for.
+            // Exit 0 is no failure, whatever --ready waits for.
             if exit == 0 {
                 state.is_ready();
             }
@@ -363,7 +352,7 @@ impl ServiceManager {
             state.doubt = None;
             state.commands.clear();
             state.owe(Due::Now);
-            // Also for an end that was not requested: otherwise systemd would count it as a failure.
+            // Even if no end was requested: otherwise systemd would count it as a failure.
             state.is_stopping = true;
             state.owe_stopping();
             // The tasks keep `self` alive beyond the end of `run`: remove the directory now.
@@ -399,7 +388,6 @@ impl Inner {
         lock(&self.state)
     }
 
-    /// Changes the state, and sends what is due.
     fn with(&self, change: impl FnOnce(&mut State)) {
         let mut state = self.state();
         change(&mut state);
@@ -416,7 +404,6 @@ impl Inner {
         }
     }
 
-    /// Sends a message once, without a retry.
     pub(super) fn say(&self, message: &str) {
         let mut state = self.state();
         let sent = state.send(message);
@@ -427,7 +414,7 @@ impl Inner {
         self.state().is_stopping
     }
 
-    /// Returns the wait until the next message is due, if any; `room` is the pause for a full socket.
+    /// Returns the wait until the next message is due; `room` is the pause for a full socket.
     pub(super) fn owes(&self, room: Duration) -> Option<Duration> {
         let state = self.state();
         if state.owes.again {

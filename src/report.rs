@@ -1,9 +1,8 @@
-//! Writes everything that a person reads: the log on stderr, in the form for its reader (journal, program or
-//! terminal), and the last line with the reason for the exit. Lower modules log through `tracing`.
+//! Writes everything that a person reads: the log on stderr, and the last line with the reason for the exit.
+//! Lower modules log through `tracing`.
 //!
-//! It must never block: a supervisor that waits for the reader of its log cannot renew its lease. A full
-//! pipe, a stopped terminal or a closed stderr costs the line, never the time ([`Stderr`]). It must never
-//! show a secret: events of the client libraries are never logged.
+//! It must never block, because a supervisor that waits for the reader of its log cannot renew: see [`Stderr`].
+//! It must never show a secret: events of the client libraries are never logged.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -35,7 +34,7 @@ pub(crate) use stdio::answer;
 pub use stdio::{ask, is_unread, is_watched, last_words};
 pub(crate) use text::{event, failed, failing_health, not_started, recorded_health};
 
-/// Emits an event whose level is a value: the macros of `tracing` need a constant.
+/// Emits an event of any level: the macros of `tracing` need a constant.
 macro_rules! emit {
     ($level:expr, $($what:tt)*) => {
         match $level {
@@ -51,7 +50,7 @@ mod log;
 pub mod stdio;
 pub mod text;
 
-/// How the log is written; as it is typed, with its help.
+/// Form of the log, with the help of the flag's values.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, clap::ValueEnum)]
 pub enum Format {
     /// One plain line for each change of state
@@ -73,7 +72,7 @@ pub enum Volume {
     Verbose,
 }
 
-/// The fields of a JSON log whose names do not change, with descriptions.
+/// Stable fields of a JSON log.
 pub const FIELDS: &[(&str, &str)] = &[
     ("ts", "when, by the wall clock (RFC 3339, UTC)"),
     ("level", "error, warn, info, or debug (with --verbose)"),
@@ -100,7 +99,8 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "left_ms",
-        "for how many milliseconds the command may still live if nothing more is heard of the lease, or until its grace is over; left out without a deadline",
+        "for how many milliseconds the command may still live if nothing more is heard of the lease, \
+         or until its grace is over; left out without a deadline",
     ),
     (
         "exit",
@@ -133,14 +133,14 @@ pub const FIELDS: &[(&str, &str)] = &[
     ("renewals", "on that line: how often its lock was renewed"),
 ];
 
-/// Values that every line of the log carries.
+/// Values that every line carries.
 #[derive(Clone, Debug)]
 pub struct Context {
     /// Address of the lock.
     pub lock: String,
     /// Name of the instance.
     pub identity: String,
-    /// The command as it would be typed, for messages that it cannot run.
+    /// The command as it would be typed.
     pub command: String,
 }
 
@@ -149,15 +149,15 @@ static CONTEXT: OnceLock<Context> = OnceLock::new();
 
 /// Sets up the log; only the first call counts. `journal` is systemd's `JOURNAL_STREAM`.
 ///
-/// It starts no thread, so it may be called before the guardian is forked.
+/// Starts no thread, so it may be called before the guardian is forked.
 pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
     let level = match volume {
         Volume::Quiet => LevelFilter::WARN,
         Volume::Normal => LevelFilter::INFO,
         Volume::Verbose => LevelFilter::DEBUG,
     };
-    // Only events of trafficcop's crates, whose names begin with this one's: the client libraries print
-    // requests at DEBUG, with credentials.
+    // Only events of trafficcop's crates, by this one's prefix: the client libraries print requests at DEBUG, with
+    // credentials.
     let ours = Targets::new().with_target(env!("CARGO_CRATE_NAME"), level);
     let lines = tracing_subscriber::fmt::layer()
         .event_format(OneLine {
@@ -165,7 +165,6 @@ pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
             reader: LogReader::of(io::stderr(), journal),
         })
         .with_writer(|| Stderr);
-    // A second call (in a test) keeps the first subscriber.
     let _ = tracing::subscriber::set_global_default(
         tracing_subscriber::registry().with(ours).with(lines),
     );
@@ -176,7 +175,6 @@ pub fn context(context: Context) {
     let _ = CONTEXT.set(context);
 }
 
-/// Returns the text of a notice, for the event log and the service manager.
 pub(crate) fn text(notice: &Notice, now: Instant) -> String {
     text::of_notice(notice, now).1
 }
@@ -184,7 +182,7 @@ pub(crate) fn text(notice: &Notice, now: Instant) -> String {
 /// Logs the reason for the exit, unless the command's own end explains it, and returns the exit.
 /// `conflict_status` is for control that was not obtained.
 pub fn ending(ending: &Ending, conflict_status: u8) -> ExitAction {
-    // One function for the line and for the exit, so that they cannot differ.
+    // One function for both, so that line and exit cannot differ.
     let leave = ExitAction::of(ending, conflict_status);
     if let Some((level, text)) = text::of_ending(ending, leave, command()) {
         last(level, text, leave.status());
@@ -201,13 +199,13 @@ pub(crate) fn last(level: Level, text: String, status: i32) {
     .say();
 }
 
-/// Describes briefly why a tenure ended, for the status file.
+/// Describes why a tenure ended, for the status file.
 #[must_use]
 pub fn cause(cause: &Cause) -> String {
     text::reason(cause, command())
 }
 
-/// Logs an error of `main`: its whole chain in one line.
+/// Logs an error of `main` with its whole chain in one line.
 pub fn failure(error: &anyhow::Error) {
     Line {
         exit: Some(ExitAction::of_error(error).status()),
@@ -257,23 +255,20 @@ impl Line {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum LogReader {
-    /// The journal, or another file that systemd has set up.
     Journal,
-    /// A person at a terminal, who knows the date.
+    /// A person, who knows the date.
     Terminal,
     Other,
 }
 
 impl LogReader {
-    /// Finds the reader of stderr. The variable names the file that systemd set up (systemd.exec(5)), because
-    /// it is inherited even where stderr is redirected.
+    /// Compares the file, because the variable is inherited even where stderr is redirected: systemd.exec(5).
     fn of(stderr: impl AsFd, stream: Option<OsString>) -> LogReader {
         if stderr.as_fd().is_terminal() {
             return LogReader::Terminal;
         }
         let named = stream.and_then(|stream| stream.into_string().ok());
         match (named, fstat(stderr)) {
-            // Compare device and inode: the variable stays set if stderr is redirected.
             (Some(named), Ok(stat)) if named == format!("{}:{}", stat.st_dev, stat.st_ino) => {
                 LogReader::Journal
             }
@@ -281,7 +276,7 @@ impl LogReader {
         }
     }
 
-    /// Returns the prefix for a line of this level: sd-daemon(3).
+    /// Prefixes of sd-daemon(3).
     fn priority(self, level: Level) -> &'static str {
         match (self, level) {
             (LogReader::Other | LogReader::Terminal, _) => "",
@@ -293,8 +288,7 @@ impl LogReader {
     }
 }
 
-/// Formats a line for people, with the instance and the time as soon as there is an instance: several may
-/// write into one log.
+/// Names the instance as soon as there is one: several may write into one log.
 fn for_people(
     reader: LogReader,
     level: Level,
@@ -302,7 +296,7 @@ fn for_people(
     ts: &str,
     who: Option<&str>,
 ) -> String {
-    // Only warnings and errors get a word, so that they stand out in a long log.
+    // Warnings and errors must stand out in a long log.
     let word = match level {
         Level::ERROR => "error: ",
         Level::WARN => "warning: ",
@@ -358,8 +352,7 @@ where
         let context = CONTEXT.get();
         if self.json {
             let line = for_programs(level, said, &wall_clock(), context);
-            // The priority comes before the object: the journal removes it, and a program that reads the
-            // journal sees JSON alone.
+            // The journal removes the priority before the object: its readers see JSON alone.
             writeln!(to, "{}{line}", self.reader.priority(level))
         } else {
             let who = context.map(|context| &*context.identity);
@@ -394,7 +387,7 @@ impl Visit for LineFields {
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.fields.insert(field.name().into(), value.into());
     }
-    // Like everything else, because the next function makes text from a server safe to print.
+    // Formatted like everything else: the next function makes text from a server safe to print.
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }

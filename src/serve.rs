@@ -4,16 +4,12 @@
 //! driver ── notices, events, replies ─▶ SharedStatus ◀── server (a thread and a runtime of its own)
 //! guardian ── the control file's word ────▲
 //! ```
-//! The supervisor's loop writes to the [`SharedStatus`] and never waits for its readers. Whether this
-//! instance leads is not stored: each request compares the deadline with the clock. Nothing in here may end
+//! The supervisor's loop writes to the [`SharedStatus`] and never waits for its readers. Nothing in here may end
 //! or delay the command.
 //!
 //! The server has its own thread and runtime, so that no number of connections can delay a renewal. It starts
-//! after the guardian was forked, and stops before the guardian is dismissed. Each connection carries one
-//! request, within a time limit; when there are too many, the oldest is closed, so that held connections lock
-//! no client out.
-//!
-//! Answers are computed on request, and must not be cached (`no-store`): an old "yes, I lead" is worthless.
+//! after the guardian was forked, and stops before the guardian is dismissed. A connection carries one request,
+//! within a time limit.
 
 mod listener;
 mod metrics;
@@ -52,13 +48,13 @@ const CONNECTIONS: usize = 64;
 const ARRIVAL: Duration = Duration::from_secs(5);
 // Longer than `/healthz` may wait for a sign of life on a busy machine.
 const LIFE: Duration = Duration::from_secs(15);
-// Limits of a request's line and headers, in bytes (hyper's minimum) and in number.
+// In bytes (hyper's minimum) and in number.
 const HEAD: usize = 8 << 10;
 const HEADERS: usize = 64;
 const ACCEPT_RETRY: Duration = Duration::from_millis(100);
 const STACK: usize = 512 << 10;
 
-/// A running server. When it is dropped, it stops, and removes its socket's path.
+/// Running server, which stops and removes its socket's path when dropped.
 pub(crate) struct Server {
     shared_status: Arc<SharedStatus>,
     _life: oneshot::Sender<Infallible>,
@@ -72,9 +68,8 @@ impl Server {
     /// If the thread or its runtime cannot be created.
     pub(crate) fn start(listener: Listener, shared_status: SharedStatus) -> io::Result<Server> {
         let shared_status = Arc::new(shared_status);
-        // A separate runtime, so that a request never delays a renewal.
         let runtime = runtime()?;
-        // Ends the thread when the server is dropped, whatever it is waiting for.
+        // Its drop ends the thread, whatever that is waiting for.
         let (life, ended) = oneshot::channel::<Infallible>();
         let place = listener.place;
         let (socket, address) = (listener.socket, listener.address);
@@ -160,13 +155,12 @@ impl Connections {
         {
             // Not the newest: otherwise a few idle connections would keep every check out.
             oldest.abort();
-            // Lets the aborted task close its connection first.
+            // The aborted task closes its connection first.
             tokio::task::yield_now().await;
         }
         let shared_status = Arc::clone(shared_status);
         let one = tokio::spawn(async move {
-            // The client notices a failure itself. One that sends a byte a minute, or does not read, meets
-            // the time limit.
+            // For a client that sends a byte a minute, or does not read. It notices a failure itself.
             let _ = tokio::time::timeout(LIFE, attend(stream, shared_status)).await;
         });
         self.0.push_back(one.abort_handle());
@@ -194,7 +188,7 @@ where
     http1::Builder::new()
         .timer(TokioTimer::new())
         .header_read_timeout(ARRIVAL)
-        // A client that has closed its sending side (`nc -N`) still waits for the answer.
+        // A client that has closed its sending side (`nc -N`) still waits.
         .half_close(true)
         // An idle connection would take the place of another one.
         .keep_alive(false)
@@ -215,7 +209,7 @@ const PAGES: [(&str, &str); 6] = [
     ("/status", "the status file, and more, as JSON"),
     ("/metrics", "for Prometheus"),
 ];
-/// Name of all other paths in the counter of requests.
+/// All other paths in the counter of requests.
 const OTHER: &str = "other";
 
 const ALLOWED: &str = "GET, HEAD, OPTIONS";
@@ -258,7 +252,7 @@ async fn answer(
     let known = PAGES.iter().find(|(name, _)| *name == path);
     let name = known.map_or(OTHER, |(name, _)| name);
     let reads = [Method::GET, Method::HEAD, Method::OPTIONS].contains(method);
-    // Before the method: no method works on a page that does not exist.
+    // No method works on a page that does not exist.
     let page = if known.is_none() {
         Page::text(StatusCode::NOT_FOUND, index())
     } else if reads {
@@ -267,9 +261,9 @@ async fn answer(
         let line = format!("{method} does nothing here: {ALLOWED} do");
         Page::text(StatusCode::METHOD_NOT_ALLOWED, line)
     };
-    // By the page's name, never by the requested path: clients could create labels without end.
+    // Never the requested path: clients could create labels without end.
     shared_status.metrics.requested(name, page.code.as_u16());
-    // A load balancer may use OPTIONS: it gets the same answer without a body.
+    // A load balancer may use OPTIONS.
     let body = if *method == Method::OPTIONS {
         Bytes::new()
     } else {
@@ -279,7 +273,7 @@ async fn answer(
     *response.status_mut() = page.code;
     let headers = response.headers_mut();
     headers.insert(CONTENT_TYPE, HeaderValue::from_static(page.kind));
-    // A cache that repeats "yes, I lead" would send requests to an instance that has lost control.
+    // A cached "yes, I lead" would send requests to an instance that has lost control.
     headers.insert(CACHE_CONTROL, HeaderValue::from_static("no-store"));
     if !reads || *method == Method::OPTIONS {
         headers.insert(ALLOW, HeaderValue::from_static(ALLOWED));
@@ -295,7 +289,6 @@ async fn page(shared_status: &SharedStatus, name: &str, accepts: &str) -> Page {
         "/status" => status(&shared_status.snapshot()),
         _ => {
             let text = shared_status.metrics.text(&shared_status.snapshot());
-            // A client that accepts both gets the newer format.
             let plain = accepts.contains("text/plain") && !accepts.contains("openmetrics-text");
             Page {
                 code: StatusCode::OK,
@@ -356,7 +349,6 @@ fn leader(snapshot: &Snapshot) -> Page {
     Page::yes_or_no(snapshot.leads(), line)
 }
 
-/// The status file's content, with values of this moment.
 #[derive(Serialize)]
 struct Document<'a> {
     #[serde(flatten)]

@@ -1,7 +1,6 @@
-//! Signals that the supervisor gets, as a stream: requests to stop, signals for the command, the terminal's
-//! stop.
+//! Stream of what the supervisor is told: requests to stop, signals for the command, the terminal's stop.
 //!
-//! `run` creates it after the guardian was forked, which keeps the inherited dispositions. The driver reads it.
+//! Made after the guardian was forked, which keeps the inherited dispositions.
 
 use std::future::Future;
 use std::io;
@@ -16,14 +15,14 @@ use tokio::sync::oneshot;
 use crate::core::Cordon;
 use crate::procfs;
 
-// Requests to stop: from a service manager, Ctrl-C, or a terminal that closes.
+// From a service manager, Ctrl-C, or a terminal that closes.
 const STOP: [Signal; 4] = [
     Signal::SIGTERM,
     Signal::SIGINT,
     Signal::SIGHUP,
     Signal::SIGQUIT,
 ];
-// Signals that mean nothing to trafficcop and may mean something to the command.
+// They mean nothing to trafficcop and may mean something to the command.
 const PASS: [Signal; 5] = [
     Signal::SIGUSR1,
     Signal::SIGUSR2,
@@ -41,9 +40,9 @@ pub enum SignalEvent {
     Pass(i32),
     /// Ctrl-Z or `kill -TSTP`: stop the command, then this process.
     Pause,
-    /// Notice from the platform: this machine must not have control, or (`None`) may again.
+    /// This machine must not have control, or (`None`) may again.
     Cordon(Option<Cordon>),
-    /// Notice from the command: it is about to end.
+    /// The command is about to end, by its own notice.
     CommandStopping,
 }
 
@@ -51,9 +50,9 @@ pub enum SignalEvent {
 #[derive(Debug)]
 pub struct Signals {
     streams: Vec<(SignalEvent, Stream)>,
-    // Another request to stop, and the signal that it stands for.
+    // Another request to stop stands for this signal.
     other: Option<(oneshot::Receiver<()>, Signal)>,
-    // Signals from `work`, which runs many commands: a signal is for all of them.
+    // From `work`, which runs many commands: a signal is for all of them.
     relay: Option<mpsc::UnboundedReceiver<SignalEvent>>,
     cordons: Option<UnboundedReceiver<Option<Cordon>>>,
     stopping: Option<UnboundedReceiver<()>>,
@@ -62,10 +61,10 @@ pub struct Signals {
 }
 
 impl Signals {
-    /// Takes over the signals of the process. SIGHUP (`nohup`), SIGINT and SIGQUIT (background commands of a
-    /// shell without job control) and SIGTSTP stay ignored if they were.
+    /// Takes over the signals of the process. SIGHUP (`nohup`), SIGINT and SIGQUIT (a shell's background commands)
+    /// and SIGTSTP stay ignored if they were.
     pub(crate) fn listen() -> io::Result<Signals> {
-        // Before the first handler is installed, which changes the answer.
+        // The first handler changes the answer.
         let ignored = inherited_ignored();
         let mut streams = Vec::new();
         for stop in STOP {
@@ -101,16 +100,15 @@ impl Signals {
         self.kept = Some(asked);
     }
 
-    /// Adds a request to stop, by a message through `gone` or by its end. It stands for SIGPIPE: the reader of
-    /// stdout has hung up.
+    /// Adds a request to stop, by a message through `gone` or by its end: the reader of stdout has hung up.
     #[must_use]
     pub(crate) fn and_hang_up(mut self, gone: oneshot::Receiver<()>) -> Signals {
         self.other = Some((gone, Signal::SIGPIPE));
         self
     }
 
-    /// Creates a stream for a program that uses the library and keeps its signals to itself. A message through
-    /// `stop`, or its end, stands for SIGTERM.
+    /// Creates a stream for a program that keeps its signals to itself. A message through `stop`, or its end, stands
+    /// for SIGTERM.
     #[must_use]
     pub(crate) fn of_program(stop: oneshot::Receiver<()>) -> Signals {
         Signals {
@@ -141,7 +139,7 @@ impl Signals {
         if let Some(kept) = self.kept.take() {
             return kept;
         }
-        // Streams are polled in the order of their installation: STOP before PASS.
+        // In the order of their installation: STOP before PASS.
         std::future::poll_fn(|cx| {
             for (asked, stream) in &mut self.streams {
                 if let Poll::Ready(Some(())) = stream.poll_recv(cx) {
@@ -188,7 +186,7 @@ fn bit(which: Signal) -> u64 {
     1 << (which as u64 - 1)
 }
 
-/// Returns the signals that are ignored now; none if /proc is missing.
+/// Finds none without /proc.
 fn inherited_ignored() -> u64 {
     let status = procfs::text("/proc/self/status").unwrap_or_default();
     let mask = status.lines().find_map(|line| line.strip_prefix("SigIgn:"));

@@ -1,8 +1,7 @@
-//! The status file: what an instance is doing, as JSON, for scripts and people. Each change replaces the
-//! whole file, so that a reader never sees half of it.
+//! The status file: an instance's state as JSON, for scripts and people.
 //!
-//! A separate thread writes, because a file system that hangs must not keep the supervisor from renewing. It
-//! must never cause a failure: the log reports once that the file cannot be written, until it can be again.
+//! A separate thread writes, because a file system that hangs must not keep the supervisor from renewing. It must
+//! never cause a failure: the log reports once that the file cannot be written, until it can be again.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -14,16 +13,22 @@ use crate::background_writer::BackgroundWriter;
 use crate::report;
 use crate::util::documented;
 
-/// State of an instance that does not compete because `--if` refuses this machine.
+/// State while `--if` refuses this machine.
 pub(crate) const UNFIT: &str = "unfit";
-/// State of an instance whose credential the store refuses, though it accepted it before.
+/// State while the store refuses a credential that it accepted before.
 pub(crate) const REFUSED: &str = "refused";
 
 documented! {
     /// Content of the status file. Fields that do not apply are `null`.
     #[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
     struct Status {
-        state: String = "what the instance does: starting, standby, preparing (in control; the standby command is being stopped, or --on-acquire runs), holding, resting (in control, nothing runs), recording (the result of --once, which the store does not take), draining, released, cooling down (after handing control over), cordoned (something is announced for this machine: see --scheduled-events), unfit (--if says that this machine is not to take control: see cause), refused (the store refuses the credential that it accepted before: see cause), done; of a worker: waiting (there is no message), working, refused (its queue refuses the credential: see cause), draining (it takes no more), done",
+        state: String = "what the instance does: starting, standby, preparing (in control; the standby command is \
+            being stopped, or --on-acquire runs), holding, resting (in control, nothing runs), recording (the result \
+            of --once, which the store does not take), draining, released, cooling down (after handing control over), \
+            cordoned (something is announced for this machine: see --scheduled-events), unfit (--if says that this \
+            machine is not to take control: see cause), refused (the store refuses the credential that it accepted \
+            before: see cause), done; of a worker: waiting (there is no message), working, refused (its queue refuses \
+            the credential: see cause), draining (it takes no more), done",
         since: String = "since when, by the wall clock (RFC 3339, UTC)",
         lock: String = "the lock's address; with --slots that of the slot",
         identity: String = "the instance's identity (--identity)",
@@ -35,7 +40,8 @@ documented! {
         contain: Option<String> = "what keeps the command's processes together",
         holder: Option<String> = "who holds the lock, while another does",
         doorbell: Option<String> = "of a standby with --doorbell: heard, or silent (it polls as ever)",
-        health: Option<String> = "of a command with --watchdog or --health that runs: ok, failing, hung; null until the first answer",
+        health: Option<String> = "of a command with --watchdog or --health that runs: ok, failing, hung; \
+            null until the first answer",
         cause: Option<String> = "why the last tenure ended; of one that is cordoned, unfit or refused, why that is so",
         command_exit: Option<i32> = "how the command ended last: its exit status, or 128+n for signal n",
         overlap: bool = "true: an overlap with another holder cannot be excluded",
@@ -52,7 +58,7 @@ impl Status {
 
     /// Notes a new state.
     pub fn enter(&mut self, state: &str) {
-        // Writing the same state again must not make it look young.
+        // The same state must not look young.
         if self.state != state || self.since.is_empty() {
             state.clone_into(&mut self.state);
             self.since = crate::util::wall_clock();
@@ -60,14 +66,13 @@ impl Status {
     }
 }
 
-/// A status file and the thread that writes it. When dropped, it waits a while until the latest content is
-/// written.
+/// A status file. Its drop waits a while until the latest content is written.
 pub struct StatusFile {
     writer: BackgroundWriter<Status>,
 }
 
 impl StatusFile {
-    /// Starts the writer's thread, so call it after the guardian was forked; writes nothing yet.
+    /// Starts the writer's thread, so call it after the guardian was forked.
     #[must_use]
     pub fn new(path: PathBuf) -> StatusFile {
         let mut failing = false;
@@ -90,16 +95,16 @@ impl StatusFile {
     }
 }
 
-/// Writes a new file and renames it over the old one: readers see one or the other.
+/// Renames a new file over the old one: readers see one or the other.
 fn replace(path: &Path, status: &Status) -> io::Result<()> {
     let name = path.file_name().unwrap_or_default().to_string_lossy();
-    // An unpredictable name: the owner of the directory could otherwise put a link there to a file that only
-    // this process may write.
+    // An unpredictable name: the directory's owner could put a link there to a file that only this process may
+    // write.
     let random = fastrand::u64(..);
     let beside = path.with_file_name(format!(".{name}.{}.{random:016x}", std::process::id()));
     let mut text = serde_json::to_vec(status)?;
     text.push(b'\n');
-    // Never write into an existing file or through a link.
+    // Never through a link, nor into an existing file.
     let mut file = File::create_new(&beside)?;
     let written = file
         .write_all(&text)
@@ -152,7 +157,6 @@ mod tests {
         let dir = tempfile::tempdir().unwrap();
         let secret = dir.path().join("secret");
         std::fs::write(&secret, "root's").unwrap();
-        // The predictable name, and the file's own name.
         let known = format!(".status.json.{}", std::process::id());
         for name in [&*known, "status.json"] {
             std::os::unix::fs::symlink(&secret, dir.path().join(name)).unwrap();
@@ -203,7 +207,6 @@ mod tests {
         let file = StatusFile::new(dir.path().join("missing/status"));
         file.write(&status("standby"));
         file.writer.finish(LONG);
-        // A directory in its place: the new file is removed again.
         std::fs::create_dir(dir.path().join("dir")).unwrap();
         assert!(replace(&dir.path().join("dir"), &status("x")).is_err());
         assert_eq!(std::fs::read_dir(dir.path()).unwrap().count(), 1);
@@ -211,7 +214,7 @@ mod tests {
 
     #[test]
     fn hanging_file_system_does_not_block_the_caller() {
-        // A FIFO without a reader: the writer hangs in its open, as on a dead mount.
+        // A FIFO without a reader hangs the writer in its open, like a dead mount.
         let dir = tempfile::tempdir().unwrap();
         let beside = dir.path().join(format!(".s.{}", std::process::id()));
         nix::unistd::mkfifo(&beside, nix::sys::stat::Mode::S_IRWXU).unwrap();
@@ -220,7 +223,7 @@ mod tests {
             file.write(&status("standby"));
         }
         file.writer.finish(Duration::from_millis(50));
-        // Release it, so that no thread outlives the test.
+        // No thread may outlive the test.
         let _ = std::fs::OpenOptions::new()
             .read(true)
             .write(true)

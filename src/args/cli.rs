@@ -1,4 +1,4 @@
-//! The command line's definition, and how it is parsed. Called by main.
+//! The command line's definition, and how it is parsed.
 
 use std::cell::Cell;
 use std::ffi::OsString;
@@ -30,7 +30,7 @@ const NARROW: usize = 80;
     version,
     max_term_width = WIDTH,
     subcommand_required = true,
-    // `parse` answers it, in the words of this house.
+    // `parse` answers it.
     disable_help_subcommand = true,
     subcommand_value_name = "COMMAND",
     subcommand_help_heading = "Commands"
@@ -167,8 +167,8 @@ pub enum Verb {
 }
 
 impl Verb {
-    /// Whether variables of ours are settings of it. Not of what is asked from inside a command, again
-    /// and again, nor of what we start ourselves.
+    /// Returns whether variables set its flags. Not for commands that run inside a command, again and again, nor
+    /// for those that trafficcop itself starts.
     #[must_use]
     pub fn reads_settings(&self) -> bool {
         !matches!(
@@ -187,7 +187,7 @@ thread_local! {
 }
 
 pub(super) fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> String {
-    // Laid out, the columns of the examples cost a tenth of the instructions of a start (measured).
+    // The layout costs a tenth of the instructions of a start (measured).
     if BRIEF.get() {
         return String::new();
     }
@@ -199,7 +199,7 @@ pub(super) fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> S
         let width = rows.iter().map(|(name, _)| name.len()).max().unwrap_or(0);
         let _ = writeln!(text, "\n{title}:");
         for (name, meaning) in *rows {
-            // clap wraps lines that are longer than the terminal, but knows nothing of columns.
+            // clap wraps long lines, but knows no columns.
             let mut line = format!("  {name:width$} ");
             for word in meaning.split(' ') {
                 if line.len() + 1 + word.len() > NARROW {
@@ -215,7 +215,7 @@ pub(super) fn with_examples(examples: Rows<'_>, lists: &[(&str, Rows<'_>)]) -> S
     text
 }
 
-/// Returns the part of `-h` below the flags: the first three examples that fit into a terminal's width.
+/// Returns the part of `-h` below the flags: three examples that fit into a terminal's width.
 pub(super) fn in_short(examples: Rows<'_>) -> String {
     if BRIEF.get() {
         return String::new();
@@ -244,7 +244,7 @@ fn after_help() -> String {
     )
 }
 
-/// The flag that asks for help, below the others, and how flags are set by variables.
+/// Adds the help flag below the others, and tells how variables set flags.
 fn with_its_help(verb: clap::Command) -> clap::Command {
     let flags = verb.get_arguments().filter(|arg| arg.get_long().is_some());
     let (with, without): (Vec<_>, Vec<_>) = flags.partition(|arg| arg.get_env().is_some());
@@ -272,7 +272,7 @@ fn with_its_help(verb: clap::Command) -> clap::Command {
     let more = format!("\nAll flags and more examples: 'trafficcop {name} --help'");
     let short = text(verb.get_after_help()) + &variables + spans + &more;
     let long = text(verb.get_after_long_help()) + &variables;
-    // Where there are many headings, the one without would stand before them all, with nothing else.
+    // Without a heading it would stand alone before all of them.
     let is_operated = verb.get_arguments().any(|arg| arg.get_id() == "quiet");
     let heading = is_operated.then_some("Being operated");
     verb.disable_help_flag(true)
@@ -288,8 +288,7 @@ fn with_its_help(verb: clap::Command) -> clap::Command {
         .after_long_help(long)
 }
 
-/// The command line's definition. The help names a flag's variable, never its value; a variable
-/// that is empty counts as unset: `TRAFFICCOP_IDENTITY=` in a unit's file means "not set".
+/// Returns the command line's definition.
 #[must_use]
 pub fn definition() -> clap::Command {
     Cli::command()
@@ -299,12 +298,11 @@ pub fn definition() -> clap::Command {
         .mut_subcommands(|verb| with_its_help(verb).mut_args(with_its_variable))
 }
 
-/// An empty variable counts as unset, and what a variable holds is not shown.
+/// Treats an empty variable as unset: `TRAFFICCOP_IDENTITY=` in a unit's file means that.
 fn with_its_variable(arg: clap::Arg) -> clap::Arg {
     match arg.get_env().map(std::env::var_os) {
         Some(Some(value)) if value.is_empty() => arg.env(None::<&'static str>),
-        // A URL with a SAS is a secret, and help is pasted into tickets.
-        // The help names variables once, and not with each flag.
+        // A URL with a SAS is a secret, and help is pasted into tickets. The help names variables once.
         Some(_) => arg.hide_env_values(true).hide_env(true),
         None => arg,
     }
@@ -313,10 +311,8 @@ fn with_its_variable(arg: clap::Arg) -> clap::Arg {
 /// Parses a command line, the program's name first.
 ///
 /// # Errors
-/// What clap has to say: also the text of `--help` and `--version` (see
-/// [`clap::Error::use_stderr`]).
+/// Those of clap, also the text of `--help` and `--version` (see [`clap::Error::use_stderr`]).
 pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
-    // Kept: it may have to be parsed a second time.
     let line = without_help(line.into_iter().collect());
     if let Some(run) = sound_run(&line) {
         let verb = Verb::Run(Box::new(run));
@@ -328,7 +324,7 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
         && let Some(verb) = definition.find_subcommand(name)
     {
         let beaten = precedence::beaten(verb, typed);
-        // Once more, because nothing can be taken out of what clap has found.
+        // Parsed again, because nothing can be removed from clap's matches.
         if !beaten.is_empty() {
             matches = definition
                 .mut_subcommand(name, |verb| precedence::without_variables(verb, &beaten))
@@ -338,7 +334,7 @@ pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Erro
     Cli::from_arg_matches(&matches)
 }
 
-/// The line that `trafficcop help COMMAND` stands for, `trafficcop COMMAND --help`; any other line as it is.
+/// Turns `trafficcop help COMMAND` into `trafficcop COMMAND --help`.
 fn without_help(mut line: Vec<OsString>) -> Vec<OsString> {
     if line.get(1).is_some_and(|word| word == "help") {
         line.retain(|word| !["help", "-h", "--help"].iter().any(|help| word == help));
@@ -348,17 +344,16 @@ fn without_help(mut line: Vec<OsString>) -> Vec<OsString> {
     line
 }
 
-/// Prefix of the variables of trafficcop.
 const PREFIX: &str = "TRAFFICCOP_";
 
-/// Those of these variables that look like ours and are not: neither a setting of any verb, nor what
-/// a command finds in its environment. What they hold is not looked at.
+/// Returns the variables with trafficcop's prefix that are neither a setting nor set for a command. Their values
+/// are not read.
 pub fn unknown(variables: impl IntoIterator<Item = OsString>) -> Vec<String> {
     let told = FOR_THE_COMMAND.iter().chain(FOR_THE_MESSAGE);
     let told: Vec<&str> = told.flat_map(|(names, _)| names.split(", ")).collect();
     let mut unknown: Vec<String> = variables
         .into_iter()
-        // None of ours is anything but ASCII: what is no text is not ours.
+        // trafficcop's variables are ASCII.
         .filter_map(|name| name.into_string().ok())
         .filter(|name| name.starts_with(PREFIX) && !told.contains(&&**name))
         .collect();
@@ -369,7 +364,7 @@ pub fn unknown(variables: impl IntoIterator<Item = OsString>) -> Vec<String> {
         });
         unknown.is_empty()
     };
-    // Most are of run, and all definitions cost as much as everything else before the guardian.
+    // Most are of run. All definitions cost as much as everything else before the guardian.
     let nothing_left = leave_out(&clap::Command::new("none")) || leave_out(&run_alone());
     if !nothing_left {
         Cli::command().get_subcommands().for_each(|verb| {
@@ -387,12 +382,11 @@ fn run_alone() -> clap::Command {
     definition
 }
 
-/// A run, where nothing is wrong with it, parsed without the definitions of all the other verbs:
-/// they cost as much as everything else before the guardian. What is wrong, and help, is for the
-/// whole definition to say.
+/// Parses a sound `run` without the definitions of the other verbs, which are costly. Errors and help need the
+/// whole definition.
 fn sound_run(line: &[OsString]) -> Option<Run> {
     let words = line.get(1..)?;
-    // `run` alone: it is what starts again and again, from crontabs and units.
+    // Crontabs and units start `run` again and again.
     if words.first()? != "run" {
         return None;
     }
@@ -405,7 +399,7 @@ fn sound_run(line: &[OsString]) -> Option<Run> {
     let mut matches = definition.try_get_matches_from_mut(words).ok()?;
     let beaten = precedence::beaten(&definition, &matches);
     if !beaten.is_empty() {
-        // Defined once more: a copy kept for that would cost every start.
+        // A copy kept for this case would cost every start.
         let definition = precedence::without_variables(define(), &beaten);
         matches = definition.try_get_matches_from(words).ok()?;
     }
@@ -437,7 +431,7 @@ mod tests {
         let definition = definition();
         let verbs = definition.get_subcommands();
         let verbs = verbs.filter(|verb| {
-            // Those ask for nothing that a unit or a crontab would set.
+            // A unit or a crontab sets nothing of these.
             !["check", "timeline", "completions", "man"].contains(&verb.get_name())
                 && !verb.is_hide_set()
         });
@@ -445,7 +439,7 @@ mod tests {
             let Some(long) = arg.get_long().filter(|long| *long != "help") else {
                 continue;
             };
-            // What ends another's tenure is typed, each time.
+            // Ending another instance's tenure must be typed each time.
             if ["yes", "period"].contains(&long) {
                 assert_eq!(arg.get_env(), None, "{long}");
                 continue;

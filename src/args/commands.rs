@@ -25,7 +25,8 @@ pub struct TheLock {
     pub blob: Option<String>,
 
     /// A lock on this file
-    #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", help_heading = "The lock (exactly one)", value_parser = path())]
+    #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", help_heading = "The lock (exactly one)",
+        value_parser = path())]
     pub file: Option<PathBuf>,
 
     /// A lock in this entry of a helper's store
@@ -40,7 +41,8 @@ pub struct TheLock {
     /// With --blob: use Azurite on this machine
     ///
     /// The well-known account of the storage emulator.
-    #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The lock (exactly one)", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The lock (exactly one)",
+        value_parser = BoolishValueParser::new())]
     pub emulator: bool,
 
     /// Credential of this instance.
@@ -50,7 +52,8 @@ pub struct TheLock {
 
 /// Flags of `trafficcop status`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(STATUS_EXAMPLES), after_long_help = after_status(), override_usage = "trafficcop status --blob NAME|--file PATH|--store NAME [OPTIONS]")]
+#[command(after_help = in_short(STATUS_EXAMPLES), after_long_help = after_status(),
+    override_usage = "trafficcop status --blob NAME|--file PATH|--store NAME [OPTIONS]")]
 pub struct Status {
     /// Which lock.
     #[command(flatten)]
@@ -63,7 +66,8 @@ pub struct Status {
 
 /// Flags of `trafficcop list`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(LIST_EXAMPLES), after_long_help = after_list(), override_usage = "trafficcop list --blob CONTAINER|--file DIR|--store PREFIX [OPTIONS]")]
+#[command(after_help = in_short(LIST_EXAMPLES), after_long_help = after_list(),
+    override_usage = "trafficcop list --blob CONTAINER|--file DIR|--store PREFIX [OPTIONS]")]
 pub struct List {
     /// The locks in this Azure container
     ///
@@ -79,7 +83,8 @@ pub struct List {
     /// The locks in this directory
     ///
     /// Or those whose paths begin with PATH.
-    #[arg(long, value_name = "DIRECTORY|PATH", env = "TRAFFICCOP_FILE", value_parser = path(), help_heading = "Where (exactly one)")]
+    #[arg(long, value_name = "DIRECTORY|PATH", env = "TRAFFICCOP_FILE", value_parser = path(),
+        help_heading = "Where (exactly one)")]
     pub file: Option<PathBuf>,
 
     /// The entries of a helper's store whose names begin with PREFIX
@@ -94,7 +99,8 @@ pub struct List {
     /// With --blob: use Azurite on this machine
     ///
     /// The well-known account of the storage emulator.
-    #[arg(long, env = "TRAFFICCOP_EMULATOR", value_parser = BoolishValueParser::new(), help_heading = "Where (exactly one)")]
+    #[arg(long, env = "TRAFFICCOP_EMULATOR", value_parser = BoolishValueParser::new(),
+        help_heading = "Where (exactly one)")]
     pub emulator: bool,
 
     /// Credential of this instance.
@@ -108,7 +114,8 @@ pub struct List {
 
 /// Flags of `trafficcop watch`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(WATCH_EXAMPLES), after_long_help = after_watch(), override_usage = "trafficcop watch --blob NAME|--file PATH|--store NAME [OPTIONS]")]
+#[command(after_help = in_short(WATCH_EXAMPLES), after_long_help = after_watch(),
+    override_usage = "trafficcop watch --blob NAME|--file PATH|--store NAME [OPTIONS]")]
 pub struct Watch {
     /// Which lock.
     #[command(flatten)]
@@ -127,7 +134,9 @@ pub struct Watch {
 
 /// End another's lease.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(BREAK_EXAMPLES), override_usage = "trafficcop break --blob NAME|--file PATH|--store NAME [OPTIONS]", after_long_help = with_examples(BREAK_EXAMPLES, &[("Exit status", BREAK_STATUS)]))]
+#[command(after_help = in_short(BREAK_EXAMPLES),
+    override_usage = "trafficcop break --blob NAME|--file PATH|--store NAME [OPTIONS]",
+    after_long_help = with_examples(BREAK_EXAMPLES, &[("Exit status", BREAK_STATUS)]))]
 pub struct Break {
     /// Which lock.
     #[command(flatten)]
@@ -148,7 +157,8 @@ pub struct Break {
 
 /// Would it work here?
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(DOCTOR_EXAMPLES), after_long_help = after_doctor(), override_usage = "trafficcop doctor --blob NAME|--file PATH|--store NAME [OPTIONS]")]
+#[command(after_help = in_short(DOCTOR_EXAMPLES), after_long_help = after_doctor(),
+    override_usage = "trafficcop doctor --blob NAME|--file PATH|--store NAME [OPTIONS]")]
 pub struct Doctor {
     /// Which lock.
     #[command(flatten)]
@@ -159,11 +169,13 @@ pub struct Doctor {
     pub lease: Option<Checked<Duration>>,
 
     /// Test the doorbell of this machine and of the holder
-    #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, value_parser = checked(doorbell))]
+    #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true,
+        default_missing_value = AUTO, value_parser = checked(doorbell))]
     pub doorbell: Option<Checked<DoorbellAddress>>,
 
     /// Judge a shared drive as for a run with this flag
-    #[arg(long, env = "TRAFFICCOP_MKDIR_IS_EXCLUSIVE", hide_short_help = true, value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_MKDIR_IS_EXCLUSIVE", hide_short_help = true,
+        value_parser = BoolishValueParser::new())]
     pub mkdir_is_exclusive: bool,
 
     /// Answer as one JSON object
@@ -179,7 +191,7 @@ pub struct FindLocked {
     pub path: PathBuf,
 }
 
-// Said once: the rows of several man pages have to agree.
+// The rows of several man pages must agree.
 const UNAVAILABLE: &str =
     "the store is out of reach or refuses to work, or the answer cannot be written";
 const DENIED: &str = "not authorised, or no permission";
@@ -193,8 +205,7 @@ pub const STATUS_STATUS: Rows<'_> = rows! {
     "77" => DENIED,
 };
 
-/// The fields of `trafficcop status --json`, of each element of `list --json`, and of each line of
-/// `watch --json`.
+/// Fields of `trafficcop status --json`, of each element of `list --json`, and of each line of `watch --json`.
 pub const STATUS_JSON: Rows<'_> = rows! {
     "name" => "a short name: CONTAINER/NAME, or the path",
     "lock" => "the lock's address: what the command finds in TRAFFICCOP_LOCK",
@@ -302,7 +313,8 @@ pub const WATCH_EXAMPLES: Rows<'_> = rows! {
 pub const BREAK_EXAMPLES: Rows<'_> = rows! {
     "Make the holder stop and hand over by the end of its lease:" =>
         "trafficcop break --blob locks/importer",
-    "The holder's machine is known to be dead, so do not wait for the end of its lease:" => "trafficcop break --period 0 --yes --blob locks/importer",
+    "The holder's machine is known to be dead, so do not wait for the end of its lease:" =>
+        "trafficcop break --period 0 --yes --blob locks/importer",
 };
 
 /// Commands to copy for `trafficcop doctor`.

@@ -1,5 +1,4 @@
-//! The flags that more than one verb has: the lock, waiting for it, credentials, what an instance
-//! goes by and tells.
+//! Flags of more than one verb: the lock, waiting for it, credentials, and an instance's name and outputs.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -27,7 +26,8 @@ pub struct Common {
     /// Blob and container are created if they are missing and never deleted; other metadata is kept.
     /// Credentials come from the environment: AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT
     /// with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or the variables for Entra ID (see --auth).
-    #[arg(long, value_name = "CONTAINER/NAME|URL", env = "TRAFFICCOP_BLOB", help_heading = "The lock (exactly one)", value_parser = checked(not_empty("name a CONTAINER/NAME or a URL")))]
+    #[arg(long, value_name = "CONTAINER/NAME|URL", env = "TRAFFICCOP_BLOB", help_heading = "The lock (exactly one)",
+        value_parser = checked(not_empty("name a CONTAINER/NAME or a URL")))]
     pub blob: Option<Checked<String>>,
 
     /// This file: on a local disk or a shared drive
@@ -35,7 +35,8 @@ pub struct Common {
     /// The file is created if it is missing and never deleted. All instances must name the same file. On
     /// this machine's own disk the lock is the kernel's. On a drive that machines share (NFS, SMB, any file
     /// system not known to be local; see --shared) it is a lease, kept in the directory PATH.versions.
-    #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", value_parser = path(), help_heading = "The lock (exactly one)")]
+    #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", value_parser = path(),
+        help_heading = "The lock (exactly one)")]
     pub file: Option<PathBuf>,
 
     /// This entry of any store, by a helper program
@@ -51,11 +52,13 @@ pub struct Common {
     pub store: Option<String>,
 
     /// Give up at once (exit 75) if another instance has the lock
-    #[arg(short = 'n', long, env = "TRAFFICCOP_NO_WAIT", help_heading = "Waiting for control", value_parser = BoolishValueParser::new())]
+    #[arg(short = 'n', long, env = "TRAFFICCOP_NO_WAIT", help_heading = "Waiting for control",
+        value_parser = BoolishValueParser::new())]
     pub no_wait: bool,
 
     /// Give up (exit 75) after D [default: never]
-    #[arg(short = 'w', long, value_name = "D", env = "TRAFFICCOP_WAIT", help_heading = "Waiting for control", value_parser = checked(wait))]
+    #[arg(short = 'w', long, value_name = "D", env = "TRAFFICCOP_WAIT", help_heading = "Waiting for control",
+        value_parser = checked(wait))]
     pub wait: Option<(String, Checked<Duration>)>,
 
     /// Compete only while CMD, run by 'sh -c', exits 0
@@ -65,14 +68,16 @@ pub struct Common {
     /// the end of -w, the exit status is then 75. A task that is done (--once) counts as done for such a
     /// machine, too. A holder is never stopped by it. It has 5 seconds (--poll, if that is longer) and no
     /// stdin, and its output goes to stderr. Processes that hang or stay behind are killed.
-    #[arg(long = "if", value_name = "CMD", env = "TRAFFICCOP_IF", hide_short_help = true, help_heading = "Waiting for control", value_parser = OsStringValueParser::new())]
+    #[arg(long = "if", value_name = "CMD", env = "TRAFFICCOP_IF", hide_short_help = true,
+        help_heading = "Waiting for control", value_parser = OsStringValueParser::new())]
     pub only_if: Option<OsString>,
 
     /// Give up (exit 69) if the store has not answered at all within D [default: 30s]
     ///
     /// Applies to the first contact only: once the store has answered, trafficcop retries without end, with
     /// a reminder in the log each minute. With --no-wait the limit is 5s at most.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_CONNECT_TIMEOUT", hide_short_help = true, help_heading = "Waiting for control", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_CONNECT_TIMEOUT", hide_short_help = true,
+        help_heading = "Waiting for control", value_parser = checked(duration))]
     pub connect_timeout: Option<Checked<Duration>>,
 
     /// Exit with 77 after the store has refused the credential for D [default: 5m]
@@ -81,14 +86,16 @@ pub struct Common {
     /// expired, a role that was removed. A restart reads the new credential. From the first refusal on
     /// /readyz answers 503, and the status names the cause. Any other answer, or none, starts the time
     /// anew.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_AUTH_PATIENCE", hide_short_help = true, help_heading = "Waiting for control", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_AUTH_PATIENCE", hide_short_help = true,
+        help_heading = "Waiting for control", value_parser = checked(duration))]
     pub auth_patience: Option<Checked<Duration>>,
 
     /// Exit with N instead of 75
     ///
     /// Applies when control was not obtained (-n, -w): 0 keeps cron quiet on the machines that have nothing
     /// to do.
-    #[arg(short = 'E', long, value_name = "N", env = "TRAFFICCOP_CONFLICT_EXIT_CODE", help_heading = "Waiting for control", value_parser = checked(exit_status), hide_short_help = true)]
+    #[arg(short = 'E', long, value_name = "N", env = "TRAFFICCOP_CONFLICT_EXIT_CODE",
+        help_heading = "Waiting for control", value_parser = checked(exit_status), hide_short_help = true)]
     pub conflict_exit_code: Option<Checked<u8>>,
 
     /// Number of holders at once [default: 1]
@@ -96,7 +103,8 @@ pub struct Common {
     /// The slots are separate locks: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances must name the
     /// same N (1 to 1000). A standby begins at a random slot and tries up to four with each poll (with -n
     /// all of them). The command finds the number of its slot in TRAFFICCOP_SLOT.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_SLOTS", hide_short_help = true, help_heading = "The lock (exactly one)", value_parser = checked(slots))]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_SLOTS", hide_short_help = true,
+        help_heading = "The lock (exactly one)", value_parser = checked(slots))]
     pub slots: Option<Checked<u32>>,
 
     /// Time between two looks of a standby [default: 2s]
@@ -104,7 +112,8 @@ pub struct Common {
     /// ±20 %. For --blob, --slots and shared drives; on a local file the kernel wakes the standby. While
     /// the holder drains, a standby checks eight times as often, between four times a second and every 2s.
     /// With more than 80 standbys on a blob, add a second for every 40: 12s for 500.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", help_heading = "Waiting for control", value_parser = checked(poll), hide_short_help = true)]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", help_heading = "Waiting for control",
+        value_parser = checked(poll), hide_short_help = true)]
     pub poll: Option<Checked<Duration>>,
 
     /// Tell standbys of a hand-over at once, by TCP
@@ -117,7 +126,9 @@ pub struct Common {
     /// decides who has control, and without one standbys poll as usual. The connection carries no secret
     /// and is not encrypted. For --blob and shared drives; on a local file the kernel wakes the standby.
     // Without `require_equals` it would take the command for its address.
-    #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true, default_missing_value = AUTO, help_heading = "Waiting for control", value_parser = checked(doorbell), hide_short_help = true)]
+    #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true,
+        default_missing_value = AUTO, help_heading = "Waiting for control", value_parser = checked(doorbell),
+        hide_short_help = true)]
     pub doorbell: Option<Checked<DoorbellAddress>>,
 
     /// Time that a silent holder keeps the lock [default: 60s]
@@ -125,33 +136,38 @@ pub struct Common {
     /// 15s to 60s for --blob, 10s to 60s on a shared drive; it does nothing on a local disk. A fail-over
     /// takes this long when a whole machine died, and no time when only the command or trafficcop died. The
     /// holder renews the lease every third of it.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", help_heading = "Waiting for control", value_parser = checked(lease))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", help_heading = "Waiting for control",
+        value_parser = checked(lease))]
     pub lease: Option<Checked<Duration>>,
 
     /// From the stop signal to SIGKILL when the lease could not be renewed
     ///
     /// Part of the lease, so that the command is gone before another instance can have control. The default
     /// grows with the lease: 10s of 60s, 5s of 30s, 3s of 15s.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE_ON_LOSS", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE_ON_LOSS", hide_short_help = true, help_heading = "Time",
+        value_parser = checked(duration))]
     pub grace_on_loss: Option<Checked<Duration>>,
 
     /// Between SIGKILL and the end of the lease
     ///
     /// The default grows with the lease: 2s of 60s, 1s of 30s and less.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_MARGIN", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MARGIN", hide_short_help = true, help_heading = "Time",
+        value_parser = checked(duration))]
     pub margin: Option<Checked<Duration>>,
 
     /// Action after control was lost
     ///
     /// If the guardian dies or falls silent, trafficcop always ends: it kills the process tree, gives the
     /// lock back and exits with 70, because a new guardian cannot be started.
-    #[arg(long, value_name = "WHAT", env = "TRAFFICCOP_IF_LOST", value_enum, default_value_t = IfLost::Compete, hide_short_help = true, help_heading = "The command")]
+    #[arg(long, value_name = "WHAT", env = "TRAFFICCOP_IF_LOST", value_enum, default_value_t = IfLost::Compete,
+        hide_short_help = true, help_heading = "The command")]
     pub if_lost: IfLost,
 
     /// With --blob: use Azurite on this machine
     ///
     /// The well-known account of the storage emulator.
-    #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The lock (exactly one)", value_parser = BoolishValueParser::new(), hide_short_help = true)]
+    #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The lock (exactly one)",
+        value_parser = BoolishValueParser::new(), hide_short_help = true)]
     pub emulator: bool,
 
     /// Credential of this instance.
@@ -159,21 +175,25 @@ pub struct Common {
     pub access: Access,
 
     /// Create neither container nor blob; refuse if one is missing
-    #[arg(long, env = "TRAFFICCOP_NO_CREATE", hide_short_help = true, help_heading = "With --blob", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_NO_CREATE", hide_short_help = true, help_heading = "With --blob",
+        value_parser = BoolishValueParser::new())]
     pub no_create: bool,
 
     /// Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob
     ///
     /// SIZE is a multiple of 512; the default is 512. An empty page blob costs nothing.
     // Without `require_equals` it would take the command for its size.
-    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_PAGE_BLOB", hide_short_help = true, num_args = 0..=1, require_equals = true, default_missing_value = "512", help_heading = "With --blob", value_parser = checked(page_blob))]
+    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_PAGE_BLOB", hide_short_help = true, num_args = 0..=1,
+        require_equals = true, default_missing_value = "512", help_heading = "With --blob",
+        value_parser = checked(page_blob))]
     pub page_blob: Option<Checked<u64>>,
 
     /// Treat the file as on a drive that machines share, whatever file system it is on
     ///
     /// trafficcop knows NFS and SMB by itself, and treats any file system that is not known to be local as
     /// shared. An instance on the server's own disk obeys a file that already has a shared lock.
-    #[arg(long, env = "TRAFFICCOP_SHARED", hide_short_help = true, help_heading = "With --file", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_SHARED", hide_short_help = true, help_heading = "With --file",
+        value_parser = BoolishValueParser::new())]
     pub shared: bool,
 
     /// Promise that if two machines make the same directory here, exactly one succeeds
@@ -182,7 +202,8 @@ pub struct Common {
     /// example a network object store mounted by FUSE. trafficcop refuses such a drive otherwise (exit 69).
     /// If two machines that make the same directory are both told that they made it, two commands run.
     /// 'trafficcop doctor' on two machines at the same time tests it.
-    #[arg(long, env = "TRAFFICCOP_MKDIR_IS_EXCLUSIVE", hide_short_help = true, help_heading = "With --file", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_MKDIR_IS_EXCLUSIVE", hide_short_help = true, help_heading = "With --file",
+        value_parser = BoolishValueParser::new())]
     pub mkdir_is_exclusive: bool,
 
     /// Name of the instance, its log and its outputs.
@@ -195,7 +216,8 @@ pub struct Common {
 #[command(next_help_heading = "Being operated")]
 pub struct Operations {
     /// Name of this instance in the log and in the lock's record [default: HOST-PID]
-    #[arg(long, value_name = "S", env = "TRAFFICCOP_IDENTITY", hide_short_help = true, value_parser = checked(identity))]
+    #[arg(long, value_name = "S", env = "TRAFFICCOP_IDENTITY", hide_short_help = true,
+        value_parser = checked(identity))]
     pub identity: Option<Checked<String>>,
 
     /// Keep a JSON file with the present state
@@ -205,7 +227,8 @@ pub struct Operations {
     pub status_file: Option<PathBuf>,
 
     /// The log on stderr
-    #[arg(long, value_name = "FORMAT", env = "TRAFFICCOP_LOG", value_enum, default_value_t = Format::Text, hide_short_help = true)]
+    #[arg(long, value_name = "FORMAT", env = "TRAFFICCOP_LOG", value_enum, default_value_t = Format::Text,
+        hide_short_help = true)]
     pub log: Format,
 
     /// Append every change of state to this file
@@ -235,14 +258,16 @@ pub struct Access {
     /// managed identity, or by the Azure CLI, in that order. Two that contradict each other are refused;
     /// this flag then chooses. Tokens are renewed in the background: a renewal of the lock never waits for
     /// one.
-    #[arg(long, value_name = "KIND", env = "TRAFFICCOP_AUTH", value_enum, default_value_t = Auth::Auto, hide_short_help = true, help_heading = "With --blob")]
+    #[arg(long, value_name = "KIND", env = "TRAFFICCOP_AUTH", value_enum, default_value_t = Auth::Auto,
+        hide_short_help = true, help_heading = "With --blob")]
     pub auth: Auth,
 
     /// Trust the certificates in this file (PEM) in addition to the system's
     ///
     /// For https to the storage, to Entra ID and to the URL of --health, and for AMQP to Service Bus, for
     /// example through a proxy that inspects TLS. With --file it is for --health alone.
-    #[arg(long, value_name = "PEM", env = "TRAFFICCOP_CA_FILE", hide_short_help = true, value_parser = path(), help_heading = "With --blob")]
+    #[arg(long, value_name = "PEM", env = "TRAFFICCOP_CA_FILE", hide_short_help = true, value_parser = path(),
+        help_heading = "With --blob")]
     pub ca_file: Option<PathBuf>,
 }
 
@@ -295,11 +320,13 @@ pub struct ScheduledEvents {
     pub ack_events: bool,
 
     /// Name of this machine in the events [default: the metadata service's name for it, else HOST]
-    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_VM_NAME", hide_short_help = true, value_parser = checked(vm_name))]
+    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_VM_NAME", hide_short_help = true,
+        value_parser = checked(vm_name))]
     pub vm_name: Option<Checked<String>>,
 
     /// Where the metadata service is; for tests.
-    #[arg(long, value_name = "URL", env = "TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT", hide = true, value_parser = checked(endpoint))]
+    #[arg(long, value_name = "URL", env = "TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT", hide = true,
+        value_parser = checked(endpoint))]
     pub scheduled_events_endpoint: Option<Checked<Endpoint>>,
 }
 
@@ -327,12 +354,12 @@ macro_rules! credentials {
     };
 }
 
-/// Where credentials for --blob come from.
+/// Sources of credentials for --blob.
 pub const FOR_THE_STORE: Rows<'_> = credentials!(
     "a shared access signature (read, write, create and, for a missing container, create container)"
 );
 
-/// Where credentials for --queue come from.
+/// Sources of credentials for --queue.
 pub const FOR_THE_QUEUE: Rows<'_> = credentials!(
     "a shared access signature (read, process, update and add: rpua; and c, create, for a missing queue)"
 );

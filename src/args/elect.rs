@@ -1,5 +1,4 @@
-//! Flags and help of `trafficcop elect`; and those of the process that tells its
-//! reader is started with.
+//! Flags and help of `trafficcop elect`, and of the process that tells its reader.
 
 use std::ffi::OsString;
 use std::path::PathBuf;
@@ -14,7 +13,8 @@ use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, in_short, with_example
 
 /// Flags of `trafficcop elect`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(ELECT_EXAMPLES), after_long_help = after_elect(), override_usage = "trafficcop elect --blob NAME|--file PATH|--store NAME [OPTIONS]")]
+#[command(after_help = in_short(ELECT_EXAMPLES), after_long_help = after_elect(),
+    override_usage = "trafficcop elect --blob NAME|--file PATH|--store NAME [OPTIONS]")]
 pub struct Elect {
     /// The lock, waiting for it, and being operated.
     #[command(flatten)]
@@ -43,14 +43,16 @@ pub struct Elect {
     /// Hand control over after D, and compete again
     ///
     /// The time starts when control is obtained; --grace comes on top. On a blob not less than --lease.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", help_heading = "Handing control round", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", help_heading = "Handing control round",
+        value_parser = checked(duration))]
     pub max_hold: Option<Checked<Duration>>,
 
     /// Time without competing after a hand-over (cool-down) [default: twice --poll]
     ///
     /// Not less than the time in which each standby polls again: --poll and a fifth of it. That applies on
     /// a local file too, where the standbys of an election poll as well.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", help_heading = "Handing control round", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", help_heading = "Handing control round",
+        value_parser = checked(duration))]
     pub cooldown: Option<Checked<Duration>>,
 
     /// Whether the reader works.
@@ -80,7 +82,7 @@ pub struct Announce {
 
 /// Help of `run` reworded for a reader: the ids of flags and their help, whose first
 /// paragraph is the short one.
-// The same flags as those of `run`, which speak of a command: a reader is told, and not run.
+// The help of `run` speaks of a command: a reader is told, and not run.
 const IN_ITS_WORDS: Rows<'_> = rows! {
     "slots" => "How many holders at once [default: 1]\n\n\
         The slots are separate locks: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances \
@@ -108,10 +110,11 @@ const IN_ITS_WORDS: Rows<'_> = rows! {
         time. Use it only where no other program on them needs that time.",
     "if_lost" => "What to do after control was lost",
     "health" => "Hand control over if GET of this URL fails\n\n\
-        The URL (http or https, on this machine or at a private address) is requested while this instance is in control, \
-        and must answer 2xx; a redirect is not followed. After --health-failures failures in a row the reader counts as \
-        hung: trafficcop prints 'standby', and hands control over after --grace. Then this instance does not compete for \
-        --cooldown, or as long as a lease lasts (10s on a local file).",
+        The URL (http or https, on this machine or at a private address) is requested while this \
+        instance is in control, and must answer 2xx; a redirect is not followed. After --health-failures \
+        failures in a row the reader counts as hung: trafficcop prints 'standby', and hands control over \
+        after --grace. Then this instance does not compete for --cooldown, or as long as a lease lasts (10s \
+        on a local file).",
     "health_delay" => "From the line 'holder' to the first --health [default: 0s]",
     "health_timeout" => "Time after which one --health has failed [default: 5s, or --health-every if that is \
         shorter]",
@@ -140,8 +143,7 @@ pub(super) fn in_its_words(elect: clap::Command) -> clap::Command {
     elect.mut_arg("health", |arg| arg.value_name("URL"))
 }
 
-/// The fields of a line of `elect --json`. All are there in every line; what does not apply is
-/// null.
+/// Fields of every line of `elect --json`. A field that does not apply is null.
 pub const FIELDS: Rows<'_> = rows! {
     "role" => "\"holder\" or \"standby\": the role of this instance",
     "token" => "the fencing token: its own as holder, else the holder's, if known",
@@ -155,8 +157,7 @@ pub const FIELDS: Rows<'_> = rows! {
     "time" => "when the line was made, by the wall clock (RFC 3339, UTC); for people",
 };
 
-/// Every exit status of `trafficcop elect` and what it means. It ends by itself only where one of
-/// these says so.
+/// Every exit status of `trafficcop elect`, and why it ends.
 pub const ELECT_STATUS: Rows<'_> = rows! {
     "141" => "the reader closed the pipe: the lock was given back, then trafficcop died of \
         SIGPIPE, as every writer of a pipe does (128+13)",
@@ -177,7 +178,8 @@ pub const ELECT_STATUS: Rows<'_> = rows! {
 /// Commands to copy for `trafficcop elect`.
 pub const ELECT_EXAMPLES: Rows<'_> = rows! {
     "Watch an election: start this in several terminals, and end one:" => "trafficcop elect --file /tmp/election.lock",
-    "Tell a program that reads lines (it ends at their end; when it closes the pipe, so does trafficcop):" => "trafficcop elect --json --blob locks/scheduler --lease 30s | ./scheduler \
+    "Tell a program that reads lines (it ends at their end; when it closes the pipe, so does trafficcop):" =>
+        "trafficcop elect --json --blob locks/scheduler --lease 30s | ./scheduler \
         --roles-from-stdin",
     "In a script, with a control file to ask before each step:" =>
         "trafficcop elect --file /mnt/share/turn.lock --control-file /run/turn.control | \

@@ -1,17 +1,7 @@
-//! Flags: one item for each, with its help, its variable and its parser. `main` parses
-//! with it, `config` makes sense of it.
+//! Flags: one item for each, with its help, its variable and its parser.
 //!
-//! A value that means nothing is no error here: it is kept as a [`Checked`] refusal for the
-//! configuration, so that an error is one line and made in one place.
-//!
-//! | file | purpose |
-//! |---|---|
-//! | `cli`, `precedence` | the definition of all verbs and its parsing; what is typed beats what the environment says |
-//! | `common` | flags that more than one verb has |
-//! | `run`, `elect`, `work` | what drives something while it has control |
-//! | `commands`, `others` | what looks at locks and intervenes; what asks no store |
-//! | `values` | how values are typed |
-//! | `usage` | what cannot be parsed, said in one line |
+//! A meaningless value is no error here. A [`Checked`] refusal waits for the configuration, so that one place
+//! makes every error.
 
 /// Rows of a table for the help and the man pages: a name and what it means.
 macro_rules! rows {

@@ -12,7 +12,9 @@ use super::{Rows, TheLock, definition, in_short, with_examples};
 
 /// Forget what is done.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(RESET_EXAMPLES), override_usage = "trafficcop reset --blob NAME|--file PATH|--store NAME [OPTIONS]", after_long_help = with_examples(RESET_EXAMPLES, &[("Exit status", RESET_STATUS)]))]
+#[command(after_help = in_short(RESET_EXAMPLES),
+    override_usage = "trafficcop reset --blob NAME|--file PATH|--store NAME [OPTIONS]",
+    after_long_help = with_examples(RESET_EXAMPLES, &[("Exit status", RESET_STATUS)]))]
 pub struct Reset {
     /// Which lock.
     #[command(flatten)]
@@ -62,7 +64,8 @@ pub const RESET_EXAMPLES: Rows<'_> = rows! {
 
 /// Flags of `trafficcop check`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(CHECK_EXAMPLES), after_long_help = with_examples(CHECK_EXAMPLES, &[("Exit status", CHECK_STATUS)]))]
+#[command(after_help = in_short(CHECK_EXAMPLES),
+    after_long_help = with_examples(CHECK_EXAMPLES, &[("Exit status", CHECK_STATUS)]))]
 pub struct Check {
     /// Ask whether the command is in control, stop or no stop
     ///
@@ -108,7 +111,8 @@ pub const CHECK_EXAMPLES: Rows<'_> = rows! {
 
 /// Flags of `trafficcop timeline`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(TIMELINE_EXAMPLES), after_long_help = with_examples(TIMELINE_EXAMPLES, &[("Exit status", TIMELINE_STATUS)]))]
+#[command(after_help = in_short(TIMELINE_EXAMPLES),
+    after_long_help = with_examples(TIMELINE_EXAMPLES, &[("Exit status", TIMELINE_STATUS)]))]
 pub struct Timeline {
     /// The event logs, in any order; - for stdin
     #[arg(value_name = "FILE", value_parser = path())]
@@ -143,12 +147,14 @@ pub const TIMELINE_STATUS: Rows<'_> = rows! {
 pub const TIMELINE_EXAMPLES: Rows<'_> = rows! {
     "Who held control when, from the logs of three machines, with a picture:" =>
         "trafficcop timeline --svg control.svg web1.events web2.events web3.events",
-    "The longest time without a holder, in seconds:" => "trafficcop timeline --json *.events | jq '[.locks[].gaps[].seconds] | max'",
+    "The longest time without a holder, in seconds:" =>
+        "trafficcop timeline --json *.events | jq '[.locks[].gaps[].seconds] | max'",
 };
 
 /// Shell that completions are for.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(COMPLETIONS_EXAMPLES), after_long_help = with_examples(COMPLETIONS_EXAMPLES, &[("Exit status", COMPLETIONS_STATUS)]))]
+#[command(after_help = in_short(COMPLETIONS_EXAMPLES),
+    after_long_help = with_examples(COMPLETIONS_EXAMPLES, &[("Exit status", COMPLETIONS_STATUS)]))]
 pub struct Completions {
     /// The shell
     #[arg(value_enum)]
@@ -229,7 +235,8 @@ pub const COMPLETIONS_EXAMPLES: Rows<'_> = rows! {
 
 /// Where to?
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(MAN_EXAMPLES), after_long_help = with_examples(MAN_EXAMPLES, &[("Exit status", MAN_STATUS)]))]
+#[command(after_help = in_short(MAN_EXAMPLES),
+    after_long_help = with_examples(MAN_EXAMPLES, &[("Exit status", MAN_STATUS)]))]
 pub struct Man {
     /// A directory of manual pages; it gets man1, man5 and man7
     ///

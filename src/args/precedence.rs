@@ -1,16 +1,13 @@
-//! Precedence of flags over variables, also for settings that exclude each other: the
-//! one from the environment is as if it were not set.
+//! Precedence of flags over variables: a flag also beats the variable of a setting that excludes it.
 //!
-//! Called by the parser. Two that were both typed, or both set by variables, are left for `config` to
-//! refuse. It must never drop what was typed.
+//! `config` refuses two such flags, or two such variables. It must never drop a typed flag.
 
 use clap::parser::ValueSource;
 use clap::{ArgMatches, Command};
 
 use super::values::is_https;
 
-/// Settings by their ids, those of a row that exclude each other; with `=VALUE` only for that value, with
-/// `!=VALUE` only where something else is.
+/// Settings that exclude each other, by id; with `=VALUE` only for that value, with `!=VALUE` for any other.
 const RIVALS: &[(&str, &str)] = &[
     ("blob", "file"),
     ("no_wait", "wait"),
@@ -28,9 +25,8 @@ const RIVALS: &[(&str, &str)] = &[
 ];
 const ONCE: &str = "once once_key once_per";
 
-/// Settings without a meaning beside the first; typed, they do not remove the first.
+/// Settings without a meaning beside the first. If typed, they do not remove the first.
 const MEANINGLESS: &[(&str, &str)] = &[
-    // The last is gone, and told of where there is a file.
     ("blob", "shared mkdir_is_exclusive"),
     ("file", "emulator auth ca_file no_create page_blob"),
     ("queue", "dead_letter_queue connection_string_env sessions"),
@@ -43,7 +39,7 @@ const MEANINGLESS: &[(&str, &str)] = &[
     ("restart=never", "restart_limit restart_window"),
 ];
 
-/// Details of one of the first: they go where the last of those went that was set.
+/// Details of one of the first: they are removed with the last of those that was set.
 const DETAILS: &[(&str, &str)] = &[
     (ONCE, "once_on_failure once_attempts"),
     ("restart", "restart_limit restart_window"),
@@ -54,7 +50,7 @@ const DETAILS: &[(&str, &str)] = &[
     ("sessions", "session_idle session_messages lock_delay"),
 ];
 
-/// The id, and the value that the row is about: this one, or any other.
+/// Returns the id, and the value that the row is about: this one, or any other.
 fn split(setting: &str) -> (&str, Option<(bool, &str)>) {
     if let Some((id, value)) = setting.split_once("!=") {
         return (id, Some((false, value)));
@@ -65,13 +61,12 @@ fn split(setting: &str) -> (&str, Option<(bool, &str)>) {
     }
 }
 
-/// The settings of `command` that have to be parsed again without their variables.
+/// Returns the settings of `command` to parse again without their variables.
 pub(super) fn beaten(command: &Command, matches: &ArgMatches) -> Vec<&'static str> {
     let is_from = |setting: &str, source: ValueSource| {
         let (id, wanted) = split(setting);
-        // clap panics if an argument does not exist in this command.
         let is_there = command.get_arguments().any(|arg| arg.get_id() == id);
-        // Of a flag given twice the last counts, here as well.
+        // The last of a repeated flag counts here, too.
         let last = || matches.get_raw(id)?.next_back();
         is_there
             && matches.value_source(id) == Some(source)
@@ -87,7 +82,7 @@ pub(super) fn beaten(command: &Command, matches: &ArgMatches) -> Vec<&'static st
             beaten.extend(other.split(' ').filter(set).map(|setting| split(setting).0));
         }
     };
-    // Both ways: whichever of the two was typed, the other one's variable is as if it were not set.
+    // A flag on either side beats the variable on the other.
     for (one, other) in RIVALS {
         judge(one, other);
         judge(other, one);
@@ -95,7 +90,7 @@ pub(super) fn beaten(command: &Command, matches: &ArgMatches) -> Vec<&'static st
     for (typed, other) in MEANINGLESS {
         judge(typed, other);
     }
-    // A server that is asked by https is trusted by it whatever the lock is on.
+    // An https server needs --ca-file, whatever the lock is on.
     let has_health = command.get_arguments().any(|arg| arg.get_id() == "health");
     let health = has_health.then(|| matches.get_raw("health")?.next_back());
     if health.flatten().is_some_and(is_https) {

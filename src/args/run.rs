@@ -17,7 +17,8 @@ use crate::notify::Ready;
 
 /// Flags of `trafficcop run`.
 #[derive(Clone, Debug, Args)]
-#[command(after_help = in_short(EXAMPLES) + EXIT_STATUS, after_long_help = after_long_help(), override_usage = "trafficcop run --file PATH|--blob NAME|--store NAME [OPTIONS] -- COMMAND")]
+#[command(after_help = in_short(EXAMPLES) + EXIT_STATUS, after_long_help = after_long_help(),
+    override_usage = "trafficcop run --file PATH|--blob NAME|--store NAME [OPTIONS] -- COMMAND")]
 pub struct Run {
     /// The lock, waiting for it, and being operated.
     #[command(flatten)]
@@ -27,14 +28,16 @@ pub struct Run {
     ///
     /// Applies when a stop was requested. It may be longer than the lease, which trafficcop keeps renewing.
     /// Processes that the command left behind get the same time.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "The command", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "The command",
+        value_parser = checked(duration))]
     pub grace: Option<Checked<Duration>>,
 
     /// Signal that asks the command to end [default: TERM]
     ///
     /// A name or a number, whichever signal stopped trafficcop. With none no process gets a signal: the command asks
     /// 'trafficcop check', and processes that are left at the end of the grace are killed.
-    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true, help_heading = "The command", value_parser = checked(signal))]
+    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true,
+        help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
 
     /// Processes that get the stop signal [default: group]
@@ -42,14 +45,16 @@ pub struct Run {
     /// With main only the command's main process gets it, and ends the rest itself. SIGKILL at the end of the grace
     /// goes to all processes of the command either way. On a terminal the kernel sends Ctrl-C to the whole
     /// foreground group. Hooks and the --standby command always get SIGTERM, in their whole group.
-    #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group, hide_default_value = true, hide_short_help = true, help_heading = "The command")]
+    #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group,
+        hide_default_value = true, hide_short_help = true, help_heading = "The command")]
     pub stop_to: StopTo,
 
     /// Containment of the command's processes
     ///
     /// If a mode named here is not available, trafficcop refuses to start; it never takes a weaker one. The
     /// log names the mode in force.
-    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, hide_short_help = true, help_heading = "The command")]
+    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto,
+        hide_short_help = true, help_heading = "The command")]
     pub contain: Contain,
 
     /// Keep trafficcop's credentials from the command, its hooks and checks
@@ -59,7 +64,8 @@ pub struct Run {
     /// difference to a lock on a file. A machine's managed identity stays available to every process on it.
     /// A process that may inspect trafficcop (the same user, without a sandbox) can still read the
     /// credentials.
-    #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command",
+        value_parser = BoolishValueParser::new())]
     pub no_credentials: bool,
 
     /// Restarts, and handing control round.
@@ -88,7 +94,8 @@ pub struct Run {
     /// supervisor and guardian are alive (WATCHDOG, if WatchdogSec is set), that it stops, and that a drain
     /// takes longer than TimeoutStopSec. The command finds a socket of trafficcop's in NOTIFY_SOCKET:
     /// systemd shows its STATUS after that of trafficcop.
-    #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_READY", value_enum, default_value_t = Ready::Standby, hide_short_help = true, help_heading = "Being operated")]
+    #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_READY", value_enum, default_value_t = Ready::Standby,
+        hide_short_help = true, help_heading = "Being operated")]
     pub ready: Ready,
 
     /// Being asked over HTTP.
@@ -98,10 +105,10 @@ pub struct Run {
     /// The command and its arguments, run as they are, without a shell
     ///
     /// Its first 256 bytes are visible to everyone who can read the lock's record: put no secrets there.
-    // Not required here: `config` says in one line what is missing. No `allow_hyphen_values`: it
-    // would take a mistyped flag for the command.
-    // Without a heading it is shown before all flags.
-    #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, action = ArgAction::Append)]
+    // Not required: `config` reports a missing command in one line. `allow_hyphen_values` would take a mistyped
+    // flag for the command. Without a heading it is shown before all flags.
+    #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true,
+        value_hint = ValueHint::CommandWithArguments, action = ArgAction::Append)]
     pub command: Vec<OsString>,
 }
 
@@ -126,25 +133,30 @@ pub struct HoldPolicy {
     ///
     /// This instance gives the lock back and does not compete during --cooldown, so that a machine on which
     /// the command cannot work passes it on.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_RESTART_LIMIT", hide_short_help = true, value_parser = checked(count("restarts, like 5", "allows no restart at all: take --restart never, or a limit of 1 or more")))]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_RESTART_LIMIT", hide_short_help = true,
+        value_parser = checked(count("restarts, like 5", "allows no restart at all: take --restart never, \
+            or a limit of 1 or more")))]
     pub restart_limit: Option<Checked<u32>>,
 
     /// The time in which --restart-limit counts [default: 5m]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_RESTART_WINDOW", hide_short_help = true, value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_RESTART_WINDOW", hide_short_help = true,
+        value_parser = checked(duration))]
     pub restart_window: Option<Checked<Duration>>,
 
     /// Hand control over after D: stop the command, give the lock back, compete again
     ///
     /// The time starts when control is obtained. The command gets --grace to end; its exit status does not
     /// end trafficcop. On a blob not less than --lease.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", hide_short_help = true, value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", hide_short_help = true,
+        value_parser = checked(duration))]
     pub max_hold: Option<Checked<Duration>>,
 
     /// Keep the lock for D even if the command ends earlier
     ///
     /// The time starts when control is obtained. It is for cron with local clocks: a machine whose clock is
     /// late finds the lock taken, and does not run the command again. The exit status is the command's.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_MIN_HOLD", hide_short_help = true, value_parser = checked(positive(" keeps nothing: leave it out, or say how long")))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_MIN_HOLD", hide_short_help = true,
+        value_parser = checked(positive(" keeps nothing: leave it out, or say how long")))]
     pub min_hold: Option<Checked<Duration>>,
 
     /// Time without competing after a hand-over (cool-down) [default: twice --poll; 500ms on a local
@@ -152,7 +164,8 @@ pub struct HoldPolicy {
     ///
     /// At least --poll and a fifth of it, so that the other instances have polled meanwhile (100ms on a
     /// local file).
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", hide_short_help = true, value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", hide_short_help = true,
+        value_parser = checked(duration))]
     pub cooldown: Option<Checked<Duration>>,
 }
 
@@ -212,7 +225,8 @@ pub struct Once {
     ///
     /// Counted with the lock, for each key and period. A run that was stopped, or whose machine crashed,
     /// does not count.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_ONCE_ATTEMPTS", hide_short_help = true, value_parser = checked(count("runs, like 3", "allows no run at all: take 1 or more")))]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_ONCE_ATTEMPTS", hide_short_help = true,
+        value_parser = checked(count("runs, like 3", "allows no run at all: take 1 or more")))]
     pub once_attempts: Option<Checked<u32>>,
 }
 
@@ -229,14 +243,16 @@ pub struct Health {
     /// hangs (--stop-signal, --grace, SIGKILL). Then --restart decides as for a failure, or control is
     /// handed over, and this instance cools down: for --cooldown, or as long as a lease lasts (10s on a
     /// local file).
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG", help_heading = "The command", value_parser = checked(watchdog), hide_short_help = true)]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG", help_heading = "The command",
+        value_parser = checked(watchdog), hide_short_help = true)]
     pub watchdog: Option<Checked<Duration>>,
 
     /// Treat the command as hung if its first READY=1 or WATCHDOG=1 takes longer than D [default: 90s]
     ///
     /// Counted from its start, with --watchdog only. Each EXTEND_TIMEOUT_USEC= on its NOTIFY_SOCKET gives
     /// it at least that much time from then on.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG_START", hide_short_help = true, value_parser = checked(watchdog))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG_START", hide_short_help = true,
+        value_parser = checked(watchdog))]
     pub watchdog_start: Option<Checked<Duration>>,
 
     /// Checks of the command.
@@ -255,24 +271,29 @@ pub struct HealthChecks {
     /// the command counts as hung. The check runs while the command runs, under the lease's deadline, with
     /// the same environment. Its output is discarded, and processes that it leaves behind are killed. The
     /// consequences are those of --watchdog; both can be used together.
-    #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", hide_short_help = true, help_heading = "The command", value_parser = OsStringValueParser::new())]
+    #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", hide_short_help = true,
+        help_heading = "The command", value_parser = OsStringValueParser::new())]
     pub health: Option<OsString>,
 
     /// Interval from the start of one --health to that of the next [default: 10s]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_EVERY", hide_short_help = true, value_parser = checked(positive(" is no interval: take a second or more")))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_EVERY", hide_short_help = true,
+        value_parser = checked(positive(" is no interval: take a second or more")))]
     pub health_every: Option<Checked<Duration>>,
 
     /// Time after which one --health is killed and has failed [default: 5s, or --health-every if that is
     /// shorter]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_TIMEOUT", hide_short_help = true, value_parser = checked(positive(" leaves it no time: take a second or more")))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_TIMEOUT", hide_short_help = true,
+        value_parser = checked(positive(" leaves it no time: take a second or more")))]
     pub health_timeout: Option<Checked<Duration>>,
 
     /// Number of consecutive --health failures before the command counts as hung [default: 3]
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_HEALTH_FAILURES", hide_short_help = true, value_parser = checked(count("failures, like 3", "would stop a command that works: take 1 or more")))]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_HEALTH_FAILURES", hide_short_help = true,
+        value_parser = checked(count("failures, like 3", "would stop a command that works: take 1 or more")))]
     pub health_failures: Option<Checked<u32>>,
 
     /// From the command's start to the first --health [default: 0s]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_DELAY", hide_short_help = true, value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_DELAY", hide_short_help = true,
+        value_parser = checked(duration))]
     pub health_delay: Option<Checked<Duration>>,
 }
 
@@ -294,7 +315,8 @@ pub struct Roles {
     /// earlier if it would outlast the lease. If it fails, it is started again after 1 second, doubling up
     /// to 30; if it exits 0, its work is done until the next time. Its exit status is never trafficcop's.
     /// With -n it runs only after control was obtained and handed over.
-    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_STANDBY", value_parser = OsStringValueParser::new(), hide_short_help = true)]
+    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_STANDBY", value_parser = OsStringValueParser::new(),
+        hide_short_help = true)]
     pub standby: Option<OsString>,
 
     /// Run CMD by 'sh -c' before the command starts
@@ -303,7 +325,8 @@ pub struct Roles {
     /// command is gone. If it fails, the command is not started and control is handed over: this instance
     /// gives the lock back and does not compete during --cooldown; with -n it ends (exit status 69).
     /// Processes that CMD leaves behind are stopped before the command starts.
-    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_ACQUIRE", value_parser = OsStringValueParser::new(), hide_short_help = true)]
+    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_ACQUIRE", value_parser = OsStringValueParser::new(),
+        hide_short_help = true)]
     pub on_acquire: Option<OsString>,
 
     /// Run CMD by 'sh -c' after control has ended
@@ -311,7 +334,8 @@ pub struct Roles {
     /// It runs whatever the reason; TRAFFICCOP_CAUSE names it. Only trafficcop's own exit waits for it: it
     /// may run at the same time as the next holder's command, or this instance's next one. It is killed
     /// after --grace (at least 1 second).
-    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_LOST", value_parser = OsStringValueParser::new(), hide_short_help = true)]
+    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_LOST", value_parser = OsStringValueParser::new(),
+        hide_short_help = true)]
     pub on_lost: Option<OsString>,
 }
 
@@ -344,14 +368,21 @@ pub const FOR_THE_COMMAND: Rows<'_> = rows! {
 
 /// Commands to copy, each with what it is for.
 pub const EXAMPLES: Rows<'_> = rows! {
-    "A line in the crontab of ten machines; one of them runs it each day (days meet at midnight UTC: start it well before or after that hour):" => "trafficcop run -q --once-key nightly --once-per 1d --blob locks/db -- backup",
-    "The same on a shared drive, with three attempts each day:" => "trafficcop run -q --once-key nightly --once-per 1d --once-attempts 3 --file \
+    "A line in the crontab of ten machines; one of them runs it each day (days meet at midnight UTC: \
+     start it well before or after that hour):" =>
+        "trafficcop run -q --once-key nightly --once-per 1d --blob locks/db -- backup",
+    "The same on a shared drive, with three attempts each day:" =>
+        "trafficcop run -q --once-key nightly --once-per 1d --once-attempts 3 --file \
         /mnt/share/nightly.lock -- /opt/nightly",
-    "A start-up task of many machines; one does it, the others wait until it is done:" => "trafficcop run --once-key v7 --blob locks/migrate -- ./migrate",
-    "A service that runs on one machine and moves when that machine fails:" => "trafficcop run --blob locks/importer --lease 30s -- ./importer --serve",
-    "The same, only on machines where the disk is mounted:" => "trafficcop run --blob locks/importer --if 'mountpoint -q /data' -- ./importer \
+    "A start-up task of many machines; one does it, the others wait until it is done:" =>
+        "trafficcop run --once-key v7 --blob locks/migrate -- ./migrate",
+    "A service that runs on one machine and moves when that machine fails:" =>
+        "trafficcop run --blob locks/importer --lease 30s -- ./importer --serve",
+    "The same, only on machines where the disk is mounted:" =>
+        "trafficcop run --blob locks/importer --if 'mountpoint -q /data' -- ./importer \
         --serve",
-    "Wait up to five minutes for control, then give up with status 75:" => "trafficcop run -w 5m --file /mnt/share/deploy.lock -- ./deploy",
+    "Wait up to five minutes for control, then give up with status 75:" =>
+        "trafficcop run -w 5m --file /mnt/share/deploy.lock -- ./deploy",
     "Try it here, with Azurite as the store:" =>
         "trafficcop run --emulator --blob locks/try -- sh -c 'echo token $TRAFFICCOP_TOKEN; sleep \
         60'",

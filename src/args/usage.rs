@@ -1,5 +1,5 @@
-//! Errors of clap in the form of all other refusals: one line that names what is wrong and
-//! what to do next. Called by main. Must never print, and never repeat the query of a URL.
+//! Errors of clap in the form of all other refusals: one line with the mistake and the remedy. It must never
+//! print, nor repeat the query of a URL.
 
 use std::ffi::OsString;
 
@@ -10,11 +10,11 @@ use super::definition;
 use crate::exit::UsageError;
 use crate::report::Format;
 
-/// Longest part of a typed word that an error repeats, in characters.
+/// Length at which a typed word is cut, in characters.
 const SHOWN: usize = 60;
 
-/// Returns what is wrong with this line, the program's name first; nothing, if it asks for help or the version,
-/// or is that name alone: who types that wants to know what it is.
+/// Returns the mistake in this line, the program's name first; `None` if it asks for help or the version, or is
+/// the name alone.
 #[must_use]
 pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
     let is_alone = error.kind() == ErrorKind::DisplayHelpOnMissingArgumentOrSubcommand;
@@ -33,7 +33,6 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
         Some(ContextValue::Strings(texts)) => texts.first().map_or("", String::as_str),
         _ => "",
     };
-    // `--file <PATH>`, as clap names a flag.
     let typed = shown(said(ContextKind::InvalidArg)).replace(['<', '>'], "");
     let flag = typed.split(' ').next().unwrap_or_default();
     let value = shown(said(ContextKind::InvalidValue));
@@ -71,7 +70,7 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
                     }
                     _ => values.concat(),
                 },
-                // Of what is typed only a flag without a value is parsed by clap itself.
+                // clap itself parses only flags without a value.
                 _ => "true or false".to_owned(),
             };
             match variable(verb, flag, line) {
@@ -139,7 +138,6 @@ fn unknown_flag_of_no_verb(whole: &Command, flag: &str) -> String {
     }
 }
 
-/// A word that is no flag, where none is expected.
 fn unknown_word(verb: &Command, word: &str) -> String {
     let has = |flag| verb.get_arguments().any(|arg| arg.get_long() == Some(flag));
     let name = verb.get_name();
@@ -151,7 +149,7 @@ fn unknown_word(verb: &Command, word: &str) -> String {
     }
 }
 
-/// The variable that this flag's value is from, if it was not typed.
+/// Returns the variable that set this flag, if it was not typed.
 fn variable(verb: Option<&Command>, flag: &str, line: &[OsString]) -> Option<String> {
     let long = flag.strip_prefix("--")?;
     let mut args = verb?.get_arguments();
@@ -159,7 +157,6 @@ fn variable(verb: Option<&Command>, flag: &str, line: &[OsString]) -> Option<Str
     let variable = arg.get_env()?;
     let is_it = |word: &OsString| {
         let word = word.to_string_lossy();
-        // `-qn`, and `-n5`.
         let short = word.strip_prefix('-').filter(|rest| !rest.starts_with('-'));
         let is_short = short.is_some_and(|rest| arg.get_short().is_some_and(|c| rest.contains(c)));
         is_short || word == flag || word.starts_with(&format!("{flag}="))
@@ -168,8 +165,7 @@ fn variable(verb: Option<&Command>, flag: &str, line: &[OsString]) -> Option<Str
     (!was_typed).then(|| variable.to_string_lossy().into_owned())
 }
 
-/// Adds to a refusal the variables of the flags that it names and that were not typed:
-/// a user who did not type `--listen x` would look for it in the wrong place.
+/// Adds the variables of flags that were not typed: their user would look for `--listen x` in the wrong place.
 #[must_use]
 pub fn with_variables(
     refusal: UsageError,
@@ -185,7 +181,6 @@ pub fn with_variables(
     let mut set: Vec<String> = words
         .filter_map(|flag| variable(Some(verb), flag, line))
         .filter(|name| value(name).is_some_and(|value| !value.is_empty()))
-        // Some ask for it themselves.
         .filter(|name| !text.contains(name))
         .collect();
     set.sort();
@@ -197,7 +192,7 @@ pub fn with_variables(
     }
 }
 
-/// Returns a typed word as far as it is no secret and fits into a line.
+/// Cuts a typed word so that it fits into a line and shows no secret.
 fn shown(word: &str) -> String {
     // A URL's query is a secret.
     let open = word.split('?').next().unwrap_or_default();
@@ -223,7 +218,6 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("ls", "list"),
 ];
 
-/// Commands that trafficcop does not have, and what to use instead.
 const INSTEAD: &[(&[&str], &str)] = &[
     (&["version"], "'trafficcop --version' prints it"),
     (
@@ -236,9 +230,10 @@ const INSTEAD: &[(&[&str], &str)] = &[
     ),
 ];
 
-/// Returns the probable intention: the same by another name, the fewest typing errors away, or what was typed with a
-/// word too many (`--lease-time`) or too few.
-// Not what clap thinks: it takes `--lock` for `--log`, and `--path` for `--auth`.
+/// Returns the probable intention: another name, the fewest slips, or a word too many (`--lease-time`) or too
+/// few.
+///
+/// clap's own guess takes `--lock` for `--log`, and `--path` for `--auth`.
 fn nearest<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> Option<String> {
     let candidates: Vec<&str> = candidates.collect();
     let elsewhere = ELSEWHERE.iter().find(|(theirs, _)| *theirs == typed);
@@ -252,7 +247,7 @@ fn nearest<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> Option
         .iter()
         .map(|one| (strsim::osa_distance(&letters, one), *one));
     let (slips, candidate) = near.min_by_key(|(slips, _)| *slips)?;
-    // Of three letters one may be wrong. The dashes of a flag are no letters.
+    // Of three letters one may be wrong; dashes are no letters.
     if slips * 3 <= candidate.trim_start_matches('-').len() {
         return Some(candidate.to_owned());
     }
@@ -264,11 +259,10 @@ fn nearest<'a>(typed: &str, candidates: impl Iterator<Item = &'a str>) -> Option
         .iter()
         .filter(|one| is_begun(typed, one) || is_begun(one, typed));
     let first = begun.next()?;
-    // Of several it is not known which.
     begun.next().is_none().then(|| (*first).to_owned())
 }
 
-/// Returns the format of the log for a line that could not be parsed.
+/// Returns the log format for a line that could not be parsed.
 #[must_use]
 pub fn log_format(line: &[OsString], variable: Option<OsString>) -> Format {
     let words = line.iter().take_while(|word| *word != "--");

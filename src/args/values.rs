@@ -1,4 +1,4 @@
-//! Parsers of values, one for each kind; their errors are one line.
+//! Parsers of values, one for each kind.
 
 use std::ffi::OsStr;
 use std::fmt::Display;
@@ -21,33 +21,32 @@ use crate::host::unfit_identity;
 use crate::units::{self, show};
 use crate::util::is_unprintable;
 
-// What a standby may sleep between two looks: less is a flood, more is a forgotten standby.
+// Less is a flood, more is a forgotten standby.
 const POLL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
-// What `--doorbell` means without an address.
+// `--doorbell` without an address.
 pub(super) const AUTO: &str = "auto";
-// The most slots: a standby that looks at four with each poll must get round.
+// A standby that looks at four with each poll must see all of them.
 const SLOTS: u32 = 1000;
-// The longest key, in bytes: it travels in the metadata of a blob.
+// In bytes: it travels in the metadata of a blob.
 const KEY_LIMIT: usize = 128;
-// The most commands at once: each has a guardian.
+// Each command has a guardian.
 const CONCURRENCY: RangeInclusive<usize> = 1..=128;
-// The longest a message can stay away: what a storage queue can hide it for.
+// A storage queue hides a message no longer than this.
 const RETRY_DELAY_MAX: Duration = Duration::from_secs(7 * 24 * 3600);
-// Longest body that --max-body can allow: it is in trafficcop's memory, and once more in what the command
-// gets, for each message that is worked on at once.
+// Each concurrent message's body is in memory twice: here, and in what the command gets.
 const BODY: RangeInclusive<u64> = 1..=1 << 30;
 
-/// The value of a flag, or why it has none. The refusal waits here until the configuration asks for
-/// the value: said by clap it would take several lines, be no JSON where the log is, and come before
-/// what is wrong with the lock, or with a flag that excludes this one.
+/// Value of a flag, or its refusal, which waits until the configuration needs the value.
+///
+/// clap's own error would take several lines, ignore the log's format, and come before a mistake in the lock or
+/// in a flag that excludes this one.
 pub type Checked<T> = Result<T, UsageError>;
 
-/// Exit statuses, as single ones and ranges.
+/// Exit statuses and ranges of them.
 pub type ExitStatuses = Vec<RangeInclusive<u8>>;
 
-/// A value parser of a function that is given the name of what has the value, and the value's text. The name
-/// is the flag as it is typed or, where it was not, its variable's. clap refuses no value for it, but one
-/// that is no text.
+/// Makes a parser of a function that gets the name and the text of a value. The name is the typed flag, or the
+/// variable. clap refuses only what is no text.
 pub(super) fn checked<F>(read: F) -> CheckedParser<F> {
     CheckedParser(read)
 }
@@ -83,7 +82,7 @@ where
             Some(variable) => variable.to_string_lossy().into_owned(),
             None => format!("--{}", arg.and_then(Arg::get_long).unwrap_or_default()),
         };
-        // What is no UTF-8 could not be repeated in a line of the log.
+        // A line of the log could not repeat it.
         let text = value.to_str().ok_or_else(|| {
             let mut error = clap::Error::new(ErrorKind::InvalidUtf8).with_cmd(command);
             error.insert(ContextKind::InvalidArg, ContextValue::String(name.clone()));
@@ -101,7 +100,7 @@ fn given(name: &str, value: impl Display) -> String {
     }
 }
 
-/// A path, or the empty one: clap's own parser has its say about that, and ours is the better one.
+/// Accepts the empty path, too: the configuration refuses it in better words than clap.
 pub(super) fn path() -> impl TypedValueParser<Value = PathBuf> {
     OsStringValueParser::new().map(PathBuf::from)
 }
@@ -114,7 +113,6 @@ fn about(flag: &str, why: impl Display) -> UsageError {
     UsageError::new(format!("{flag}: {why}"))
 }
 
-/// Whether it is the address of a server that is asked by https.
 pub(super) fn is_https(text: &OsStr) -> bool {
     const SCHEME: &[u8] = b"https://";
     let scheme = text.as_encoded_bytes().get(..SCHEME.len());
@@ -138,18 +136,18 @@ pub(super) fn watchdog(flag: &str, text: &str) -> Checked<Duration> {
 }
 
 pub(super) fn lease(flag: &str, text: &str) -> Checked<Duration> {
-    // What the service itself calls so is -1.
-    // Told apart from a mistyped duration: people know such leases from the service, and mean them.
+    // The service's own word is -1. People who know such leases mean them, so this is no mistyped duration.
     let endless = ["infinite", "infinity", "inf", "forever", "-1"];
     if endless.contains(&text.to_lowercase().as_str()) {
         return refuse(format!(
-            "{flag}: an infinite lease is never given back by a machine that died: take 15s to 60s, which trafficcop renews while it lives"
+            "{flag}: an infinite lease is never given back by a machine that died: take 15s to 60s, \
+             which trafficcop renews while it lives"
         ));
     }
     duration(flag, text)
 }
 
-/// With the text, which a refusal of both `--wait` and `--no-wait` repeats.
+/// Keeps the text, which a refusal of both `--wait` and `--no-wait` repeats.
 pub(super) fn wait(flag: &str, text: &str) -> (String, Checked<Duration>) {
     (text.to_owned(), duration(flag, text))
 }
@@ -162,9 +160,9 @@ pub(super) fn poll(flag: &str, text: &str) -> Checked<Duration> {
     }
 }
 
-/// `auto`, an address, or an address and a port.
+/// Accepts `auto`, an address, or an address and a port.
 pub(super) fn doorbell(flag: &str, text: &str) -> Checked<DoorbellAddress> {
-    // As of a flag without a value: a variable that is empty counts as unset.
+    // An empty variable counts as unset, so these words stand for a flag without a value.
     if [AUTO, "1", "true", "yes", "on"].contains(&text) {
         return Ok(DoorbellAddress::default());
     }
@@ -188,7 +186,7 @@ pub(super) fn doorbell(flag: &str, text: &str) -> Checked<DoorbellAddress> {
     }
 }
 
-/// A duration that is none of 0; `zero` says what is wrong with that.
+/// Parses a duration above 0; `zero` says what is wrong with that.
 pub(super) fn positive(
     zero: &'static str,
 ) -> impl Fn(&str, &str) -> Checked<Duration> + Clone + Send + Sync {
@@ -201,7 +199,7 @@ pub(super) fn positive(
 pub(super) fn once_per(flag: &str, text: &str) -> Checked<Duration> {
     let zero = ": a period needs a length, like 1h; for once and for all take --once alone";
     let span = positive(zero)(flag, text)?;
-    // Clocks of services tell whole seconds.
+    // Services' clocks have whole seconds.
     match span.subsec_nanos() {
         0 => Ok(span),
         _ => refuse(format!(
@@ -212,7 +210,7 @@ pub(super) fn once_per(flag: &str, text: &str) -> Checked<Duration> {
     }
 }
 
-/// `10s..5m`, or one that does not grow.
+/// Parses `10s..5m`, or one delay that does not grow.
 pub(super) fn retry_delay(flag: &str, text: &str) -> Checked<(Duration, Duration)> {
     let (first, most) = text.split_once("..").unwrap_or((text, text));
     let read = |text: &str| units::duration(text.trim()).map_err(|why| about(flag, why));
@@ -232,7 +230,7 @@ pub(super) fn retry_delay(flag: &str, text: &str) -> Checked<(Duration, Duration
     Ok((first, most))
 }
 
-/// Reads a stop signal; 0 for `none`.
+/// Returns 0 for `none`.
 pub(super) fn signal(flag: &str, text: &str) -> Checked<i32> {
     if text.trim().eq_ignore_ascii_case("none") {
         return Ok(0);
@@ -262,7 +260,6 @@ pub(super) fn body_size(flag: &str, text: &str) -> Checked<u64> {
     })
 }
 
-/// A number in these limits.
 pub(super) fn number<T>(
     within: RangeInclusive<T>,
 ) -> impl Fn(&str, &str) -> Checked<T> + Clone + Send + Sync
@@ -281,7 +278,7 @@ where
 }
 
 pub(super) fn concurrency(flag: &str, text: &str) -> Checked<usize> {
-    // People type the short one, and know it again in what is refused.
+    // People type the short one.
     let name = if flag.starts_with('-') { "-j" } else { flag };
     number(CONCURRENCY)(name, text)
 }
@@ -320,7 +317,7 @@ pub(super) fn exit_status(flag: &str, text: &str) -> Checked<u8> {
     }
 }
 
-/// `65`, `65,70-75`, or `none`.
+/// Parses `65`, `65,70-75`, or `none`.
 pub(super) fn exit_statuses(flag: &str, text: &str) -> Checked<ExitStatuses> {
     if text.trim() == "none" {
         return Ok(Vec::new());
@@ -333,7 +330,7 @@ pub(super) fn exit_statuses(flag: &str, text: &str) -> Checked<ExitStatuses> {
         let (Ok(first), Ok(last)) = (status(first), status(last)) else {
             return refuse("take exit statuses from 1 to 255, as in 65,70-75, or 'none'");
         };
-        // It would dead-letter every message whose work is done.
+        // Every message whose work is done would be dead-lettered.
         if first == 0 {
             return refuse("0 is the exit status of a command that has done its work");
         }
@@ -345,7 +342,6 @@ pub(super) fn exit_statuses(flag: &str, text: &str) -> Checked<ExitStatuses> {
     Ok(list)
 }
 
-/// Parses a percentage.
 pub(super) fn renew_at(flag: &str, text: &str) -> Checked<u32> {
     let share = text.strip_suffix('%').unwrap_or(text).trim().parse().ok();
     let share = share.filter(|share| (10..=90).contains(share));
@@ -359,7 +355,7 @@ pub(super) fn identity(flag: &str, text: &str) -> Checked<String> {
     }
 }
 
-/// A text that is not empty; `advice` says what to do then.
+/// `advice` tells what to do about an empty text.
 pub(super) fn not_empty(
     advice: &'static str,
 ) -> impl Fn(&str, &str) -> Checked<String> + Clone + Send + Sync {
@@ -380,11 +376,10 @@ pub(super) fn once_key(flag: &str, text: &str) -> Checked<String> {
 
 #[cfg(feature = "service-bus")]
 pub(super) fn variable_name(flag: &str, text: &str) -> Checked<String> {
-    // Who puts the string itself here has put a key into `ps` and the shell's history: it is not
-    // let pass.
+    // The string itself would put a key into `ps` and the shell's history.
     match text.is_empty() || text.contains(['=', ';', ' ', '\0']) {
         false => Ok(text.to_owned()),
-        // Not repeated: it may be the string itself.
+        // Not repeated: it may be the string.
         true => refuse(format!(
             "{flag} takes the name of a variable, not the connection string"
         )),

@@ -17,7 +17,8 @@ use crate::guardian::{Contain, StopTo};
 use crate::queue::storage::Encoding;
 
 #[cfg(feature = "service-bus")]
-const USAGE: &str = "trafficcop work --queue NAME|URL [OPTIONS] -- COMMAND [ARG]...\n       trafficcop work --service-bus NAME|URL [OPTIONS] -- COMMAND [ARG]...";
+const USAGE: &str = "trafficcop work --queue NAME|URL [OPTIONS] -- COMMAND [ARG]...\n       \
+    trafficcop work --service-bus NAME|URL [OPTIONS] -- COMMAND [ARG]...";
 #[cfg(not(feature = "service-bus"))]
 const USAGE: &str = "trafficcop work --queue NAME|URL [OPTIONS] -- COMMAND [ARG]...";
 
@@ -29,7 +30,8 @@ pub struct Work {
     /// An Azure storage queue
     ///
     /// Credentials come from the environment, as for --blob of 'trafficcop run'; see --auth.
-    #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_QUEUE", help_heading = "The queue", value_parser = checked(not_empty("name a queue, or a URL")))]
+    #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_QUEUE", help_heading = "The queue",
+        value_parser = checked(not_empty("name a queue, or a URL")))]
     pub queue: Option<Checked<String>>,
 
     /// A queue on Azure Service Bus.
@@ -52,7 +54,8 @@ pub struct Work {
     /// A queue of the same account, created when it is first needed: people look there at messages that
     /// could not be handled. trafficcop puts the message there unchanged, without an expiry time, before it
     /// deletes it here.
-    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_POISON_QUEUE", hide_short_help = true, help_heading = "The queue", value_parser = checked(not_empty("name a queue, or leave it out")))]
+    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_POISON_QUEUE", hide_short_help = true,
+        help_heading = "The queue", value_parser = checked(not_empty("name a queue, or leave it out")))]
     pub poison_queue: Option<Checked<String>>,
 
     /// Credential of this worker.
@@ -77,13 +80,15 @@ pub struct Work {
     ///
     /// In bytes, or with K or M. A storage queue itself takes 64 KiB at most, Service Bus 256 KiB or, with
     /// its premium tier, 100 MiB.
-    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_MAX_BODY", hide_short_help = true, help_heading = "The queue", value_parser = checked(body_size))]
+    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_MAX_BODY", hide_short_help = true, help_heading = "The queue",
+        value_parser = checked(body_size))]
     pub max_body: Option<Checked<u64>>,
 
     /// Number of messages to work on at once [default: 1]
     ///
     /// Each has a command of its own. trafficcop takes no more than it can start at once.
-    #[arg(short = 'j', long, value_name = "N", env = "TRAFFICCOP_CONCURRENCY", help_heading = "Taking messages", value_parser = checked(concurrency))]
+    #[arg(short = 'j', long, value_name = "N", env = "TRAFFICCOP_CONCURRENCY", help_heading = "Taking messages",
+        value_parser = checked(concurrency))]
     pub concurrency: Option<Checked<usize>>,
 
     /// Take one message, and exit with its command's status
@@ -93,14 +98,16 @@ pub struct Work {
     /// Exit 0 after N messages
     ///
     /// A message counts when its command was started.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_MESSAGES", help_heading = "Taking messages", value_parser = checked(number(1..=u64::MAX)))]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_MESSAGES", help_heading = "Taking messages",
+        value_parser = checked(number(1..=u64::MAX)))]
     pub max_messages: Option<Checked<u64>>,
 
     /// Exit 0 after D without a message
     ///
     /// For jobs that are started because there are messages (KEDA, Container Apps jobs, cron). trafficcop
     /// always checks the queue once (on Service Bus for 2s): 0s takes the messages that are there.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_IDLE_EXIT", help_heading = "Taking messages", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_IDLE_EXIT", help_heading = "Taking messages",
+        value_parser = checked(duration))]
     pub idle_exit: Option<Checked<Duration>>,
 
     /// Exit with 77 after the queue has refused the credential for D [default: 5m]
@@ -109,24 +116,28 @@ pub struct Work {
     /// SAS that expired, a role that was removed. A restart reads the new credential. From the first
     /// refusal on /readyz answers 503, and the status names the cause. Any other answer, or none, starts
     /// the time anew.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_AUTH_PATIENCE", hide_short_help = true, help_heading = "Taking messages", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_AUTH_PATIENCE", hide_short_help = true,
+        help_heading = "Taking messages", value_parser = checked(duration))]
     pub auth_patience: Option<Checked<Duration>>,
 
     /// Way in which the command gets its message
-    #[arg(long, value_name = "HOW", env = "TRAFFICCOP_MESSAGE", value_enum, default_value_t = Hand::Stdin, help_heading = "The command")]
+    #[arg(long, value_name = "HOW", env = "TRAFFICCOP_MESSAGE", value_enum, default_value_t = Hand::Stdin,
+        help_heading = "The command")]
     pub message: Hand,
 
     /// The longest a command may run [default: no limit]
     ///
     /// trafficcop stops a command that runs longer; its message has then failed.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_TIMEOUT", help_heading = "The command", value_parser = checked(positive(": no command could do anything: leave it out for no limit")))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_TIMEOUT", help_heading = "The command",
+        value_parser = checked(positive(": no command could do anything: leave it out for no limit")))]
     pub timeout: Option<Checked<Duration>>,
 
     /// Signal that asks the command to end [default: TERM]
     ///
     /// A name or a number, whichever signal stopped trafficcop. With none no process gets a signal: the command asks
     /// 'trafficcop check', and processes that are left at the end of the grace are killed.
-    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true, help_heading = "The command", value_parser = checked(signal))]
+    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true,
+        help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
 
     /// Processes that get the stop signal [default: group]
@@ -134,13 +145,15 @@ pub struct Work {
     /// With main only the command's main process gets it, and ends the rest itself. SIGKILL at the end of the grace
     /// goes to all processes of the command either way. On a terminal the kernel sends Ctrl-C to the whole
     /// foreground group.
-    #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group, hide_default_value = true, hide_short_help = true, help_heading = "The command")]
+    #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group,
+        hide_default_value = true, hide_short_help = true, help_heading = "The command")]
     pub stop_to: StopTo,
 
     /// Containment of a command's processes
     ///
     /// If a mode named here is not available, trafficcop refuses to start; it never takes a weaker one.
-    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto, hide_short_help = true, help_heading = "The command")]
+    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto,
+        hide_short_help = true, help_heading = "The command")]
     pub contain: Contain,
 
     /// Keep trafficcop's credentials from the command that handles messages
@@ -149,7 +162,8 @@ pub struct Work {
     /// removed from it, and so are the variables of --queue and --blob if the URL has a SAS. A machine's
     /// managed identity stays available to every process on it. A process that may inspect trafficcop (the
     /// same user, without a sandbox) can still read the credentials.
-    #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command",
+        value_parser = BoolishValueParser::new())]
     pub no_credentials: bool,
 
     /// Delete each message before its command starts
@@ -158,7 +172,8 @@ pub struct Work {
     /// queue has confirmed that the message is deleted (on Service Bus: completed), and no worker can be given it
     /// again. Without that confirmation it does not start. From then on the message exists in this worker alone:
     /// it is lost if the worker or its machine dies, and if the command fails, is stopped or cannot be started.
-    #[arg(long, env = "TRAFFICCOP_AT_MOST_ONCE", help_heading = "Messages that fail", value_parser = BoolishValueParser::new())]
+    #[arg(long, env = "TRAFFICCOP_AT_MOST_ONCE", help_heading = "Messages that fail",
+        value_parser = BoolishValueParser::new())]
     pub at_most_once: bool,
 
     /// Attempts before a message is dead-lettered [default: 5]
@@ -166,7 +181,8 @@ pub struct Work {
     /// The queue counts, so an attempt counts even if worker and machine died in it. A queue on Service Bus
     /// has its own number (MaxDeliveryCount, 10 by default), which is the default there. With a smaller N,
     /// trafficcop dead-letters a message with the reason why it failed.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_ATTEMPTS", help_heading = "Messages that fail", value_parser = checked(number(1..=1_000_000_u32)))]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_ATTEMPTS", help_heading = "Messages that fail",
+        value_parser = checked(number(1..=1_000_000_u32)))]
     pub max_attempts: Option<Checked<u32>>,
 
     /// The pause before a retry [default: 10s..5m]
@@ -174,20 +190,23 @@ pub struct Work {
     /// A failed message becomes visible again after D, doubling up to MAX. A single duration does not grow.
     /// Service Bus cannot hide a message: there the worker keeps it locked for that time, as one of the
     /// messages it works on.
-    #[arg(long, value_name = "D[..MAX]", env = "TRAFFICCOP_RETRY_DELAY", help_heading = "Messages that fail", value_parser = checked(retry_delay))]
+    #[arg(long, value_name = "D[..MAX]", env = "TRAFFICCOP_RETRY_DELAY", help_heading = "Messages that fail",
+        value_parser = checked(retry_delay))]
     pub retry_delay: Option<Checked<(Duration, Duration)>>,
 
     /// Exit statuses of final failures [default: 65]
     ///
     /// They dead-letter a message at once: use them for a message that will never succeed. A list, with
     /// ranges; an empty list is written 'none'.
-    #[arg(long, value_name = "LIST", env = "TRAFFICCOP_DEAD_LETTER_EXIT", help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
+    #[arg(long, value_name = "LIST", env = "TRAFFICCOP_DEAD_LETTER_EXIT", help_heading = "Messages that fail",
+        value_parser = checked(exit_statuses))]
     pub dead_letter_exit: Option<Checked<ExitStatuses>>,
 
     /// Exit statuses that always retry, even if --dead-letter-exit includes them in a range [default: 75]
     ///
     /// With '--dead-letter-exit 1-255' all failures but these are final.
-    #[arg(long, value_name = "LIST", env = "TRAFFICCOP_RETRY_EXIT", hide_short_help = true, help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
+    #[arg(long, value_name = "LIST", env = "TRAFFICCOP_RETRY_EXIT", hide_short_help = true,
+        help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
     pub retry_exit: Option<Checked<ExitStatuses>>,
 
     /// Time for which this worker locks a message [default: 60s]
@@ -196,14 +215,16 @@ pub struct Work {
     /// machine, its message comes again when this time is over. On Service Bus it is a property of the
     /// queue (5s to 5m), which trafficcop reads from the messages; set it here if the clock of this machine
     /// is wrong.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_LOCK_TIME", help_heading = "Time", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_LOCK_TIME", help_heading = "Time",
+        value_parser = checked(duration))]
     pub lock_time: Option<Checked<Duration>>,
 
     /// When to renew a lock, in per cent of its time [default: 70%]
     ///
     /// 10% to 90%. Earlier if there would be no room for two attempts (4s, or a quarter of a lock of less
     /// than 16s) before the command has to be stopped.
-    #[arg(long, value_name = "PERCENT", env = "TRAFFICCOP_RENEW_AT", hide_short_help = true, help_heading = "Time", value_parser = checked(renew_at))]
+    #[arg(long, value_name = "PERCENT", env = "TRAFFICCOP_RENEW_AT", hide_short_help = true, help_heading = "Time",
+        value_parser = checked(renew_at))]
     pub renew_at: Option<Checked<u32>>,
 
     /// Time that commands may continue after a stop [default: 30s]
@@ -217,7 +238,8 @@ pub struct Work {
     ///
     /// Applies after --timeout, after --grace, and to processes that a command left behind. If a lock could
     /// not be renewed it is a sixth of --lock-time, 10s at most.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_KILL_AFTER", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_KILL_AFTER", hide_short_help = true, help_heading = "Time",
+        value_parser = checked(duration))]
     pub kill_after: Option<Checked<Duration>>,
 
     /// Name of the worker, its log and its outputs.
@@ -231,8 +253,9 @@ pub struct Work {
     /// The command and its arguments, run for each message
     ///
     /// They run as they are, without a shell.
-    // Not required here, and no `allow_hyphen_values`: see `run`.
-    #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true, value_hint = ValueHint::CommandWithArguments, action = ArgAction::Append)]
+    // As in `run`.
+    #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true,
+        value_hint = ValueHint::CommandWithArguments, action = ArgAction::Append)]
     pub command: Vec<OsString>,
 }
 
@@ -246,7 +269,8 @@ pub struct ServiceBus {
     /// QUEUE or TOPIC/Subscriptions/NAME, in the namespace of AZURE_SERVICEBUS_CONNECTION_STRING; or with
     /// NAMESPACE/ before it, or as sb://HOST/QUEUE, with Entra ID. A NAMESPACE without a dot is one of
     /// Azure's public cloud. Instead of --queue.
-    #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_SERVICE_BUS", value_parser = checked(not_empty("name a queue, or a subscription as TOPIC/Subscriptions/NAME")))]
+    #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_SERVICE_BUS",
+        value_parser = checked(not_empty("name a queue, or a subscription as TOPIC/Subscriptions/NAME")))]
     pub service_bus: Option<Checked<String>>,
 
     /// Work on the dead-letter queue of --service-bus
@@ -258,7 +282,8 @@ pub struct ServiceBus {
     /// The environment variable with the connection string [default: AZURE_SERVICEBUS_CONNECTION_STRING]
     ///
     /// The string itself is never an argument: every user of the machine could read it.
-    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_CONNECTION_STRING_ENV", hide_short_help = true, value_parser = checked(variable_name))]
+    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_CONNECTION_STRING_ENV", hide_short_help = true,
+        value_parser = checked(variable_name))]
     pub connection_string_env: Option<Checked<String>>,
 
     /// Take sessions, and the messages of each in order
@@ -271,13 +296,15 @@ pub struct ServiceBus {
     pub sessions: bool,
 
     /// Give a session up after D without a message [default: 10s]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_SESSION_IDLE", hide_short_help = true, help_heading = "Sessions", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_SESSION_IDLE", hide_short_help = true, help_heading = "Sessions",
+        value_parser = checked(duration))]
     pub session_idle: Option<Checked<Duration>>,
 
     /// Give a session up after N messages [default: no limit]
     ///
     /// A session that always has messages then does not keep the others waiting.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_SESSION_MESSAGES", hide_short_help = true, help_heading = "Sessions", value_parser = checked(number(1..=u64::MAX)))]
+    #[arg(long, value_name = "N", env = "TRAFFICCOP_SESSION_MESSAGES", hide_short_help = true,
+        help_heading = "Sessions", value_parser = checked(number(1..=u64::MAX)))]
     pub session_messages: Option<Checked<u64>>,
 
     /// Time that the first command of a session waits [default: 2s]
@@ -286,7 +313,8 @@ pub struct ServiceBus {
     /// worker then has 1s to kill its command, whatever its own delay is. 2s to 5m. Workers may have
     /// different delays: a longer one only adds safety. The queue's lock time, or more, is enough for a
     /// worker that hears nothing at all.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_LOCK_DELAY", hide_short_help = true, help_heading = "Sessions", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", env = "TRAFFICCOP_LOCK_DELAY", hide_short_help = true, help_heading = "Sessions",
+        value_parser = checked(duration))]
     pub lock_delay: Option<Checked<Duration>>,
 
     /// Settle on the link that brought the message, not by its lock token
@@ -302,7 +330,7 @@ pub const FOR_SERVICE_BUS: Rows<'_> = rows! {
         emulator. It is reached directly, by no proxy",
 };
 
-// Not by `mut_arg`, which would put it behind all others in what shells complete.
+// `mut_arg` would put it behind all others in what shells complete.
 fn of_a_worker(arg: Arg) -> Arg {
     match arg.get_id().as_str() {
         "identity" => arg.help("Name of this worker in the log [default: HOST-PID]"),
@@ -326,15 +354,18 @@ pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
     "TRAFFICCOP_MESSAGE_QUEUE" => "the queue's address",
     "TRAFFICCOP_MESSAGE_ID" => "the message's id, the same at every attempt: a command that must not do a thing \
         twice remembers it",
-    "TRAFFICCOP_MESSAGE_ATTEMPT" => "the number of this attempt, from 1. On a storage queue it grows with every run, as a \
+    "TRAFFICCOP_MESSAGE_ATTEMPT" =>
+        "the number of this attempt, from 1. On a storage queue it grows with every run, as a \
         fencing token does; on Service Bus not when a message was given back, or its \
         session's connection broke",
     "TRAFFICCOP_MESSAGE_MAX_ATTEMPTS" => "how many there are (--max-attempts), if trafficcop counts them",
     "TRAFFICCOP_MESSAGE_ENQUEUED_AT" =>
         "when it was put into the queue, by the service's clock (RFC 3339, UTC)",
-    "TRAFFICCOP_MESSAGE_LOCKED_UNTIL" => "the end of the message's lock when it was taken, by the service's clock; trafficcop \
+    "TRAFFICCOP_MESSAGE_LOCKED_UNTIL" =>
+        "the end of the message's lock when it was taken, by the service's clock; trafficcop \
         renews it, so read TRAFFICCOP_CONTROL instead",
-    "TRAFFICCOP_MESSAGE_ENCODING" => "on a storage queue, how the body was read: text, as it was sent, or base64, decoded \
+    "TRAFFICCOP_MESSAGE_ENCODING" =>
+        "on a storage queue, how the body was read: text, as it was sent, or base64, decoded \
         (--encoding)",
     "TRAFFICCOP_MESSAGE_CONTENT_TYPE" => "the type of its content, if the queue knows one",
     "TRAFFICCOP_MESSAGE_PROPERTIES" =>
@@ -344,7 +375,8 @@ pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
     #[cfg(feature = "service-bus")]
     "TRAFFICCOP_SESSION_ID" => "with --sessions: the session's name",
     #[cfg(feature = "service-bus")]
-    "TRAFFICCOP_SESSION_STATE_FILE" => "with --sessions: a file with the session's state, empty if it has none. What the \
+    "TRAFFICCOP_SESSION_STATE_FILE" =>
+        "with --sessions: a file with the session's state, empty if it has none. What the \
         command writes into it, up to 256 KiB, is stored before its message is completed; \
         after a failure it is not kept",
     "TRAFFICCOP_CONTROL" => "a file with the time until which this worker has the message, and that of a stop: see \
@@ -360,7 +392,8 @@ pub const SETTLED: Rows<'_> = rows! {
         Service Bus: into the dead-letter queue, with reason and text)",
     "any other, a signal, --timeout" =>
         "it comes again after --retry-delay; on the last attempt it is dead-lettered",
-    "its time to live ends, or its queue is deleted" => "on a storage queue no worker can get it any more: the command may finish, its exit \
+    "its time to live ends, or its queue is deleted" =>
+        "on a storage queue no worker can get it any more: the command may finish, its exit \
         status counts, and a message to be dead-lettered still is",
     "its lock is lost or in doubt" =>
         "the command is killed before another can have the message; nothing is settled",

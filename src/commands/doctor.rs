@@ -1,10 +1,8 @@
-//! `trafficcop doctor`: checks whether `run` would work here, and if not, why. It forks a guardian, so main
-//! calls it while the process has one thread.
+//! `trafficcop doctor`: checks whether `run` would work here, and if not, why. It forks a guardian, so main calls
+//! it while the process has one thread.
 //!
 //! It must never touch the lock itself, except to look and, on a shared drive, to try whether this user could
 //! take it over. It must leave nothing behind, except a helper's entry.
-//!
-//! It tries whether this machine hears its own doorbell, and the holder's.
 
 mod blob;
 mod file;
@@ -32,7 +30,7 @@ use crate::report;
 use crate::units::show;
 use crate::util::absolute;
 
-/// Result of a check, from good to bad.
+/// Results from good to bad.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum CheckResult {
@@ -71,7 +69,6 @@ impl Check {
         }
     }
 
-    /// Returns a check of what went well, or of an error with `advice`.
     fn of<T: Into<String>, E: Display>(
         check: &'static str,
         went: Result<T, E>,
@@ -96,7 +93,7 @@ impl Check {
     }
 }
 
-/// All checks, printed as they come, or as JSON at the end.
+/// Results of all checks, printed as they come, or as JSON at the end.
 #[derive(Serialize)]
 struct Findings {
     lock: String,
@@ -104,7 +101,7 @@ struct Findings {
     checks: Vec<Check>,
     #[serde(skip)]
     json: bool,
-    /// Early exit: stdout has no reader any more, or cannot be written.
+    /// Set when stdout has no reader any more, or cannot be written.
     #[serde(skip)]
     cut_short: Option<anyhow::Result<ExitAction>>,
 }
@@ -208,7 +205,7 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     findings.finish()
 }
 
-/// Reports, as the second process, whether it finds the file locked.
+/// Answers, as the second process, whether the file is locked.
 pub(crate) fn find_locked(typed: &args::FindLocked) -> anyhow::Result<ExitAction> {
     Ok(match lease::file::Probe::is_excluded(&typed.path)? {
         true => ExitAction::Status(0),
@@ -216,10 +213,9 @@ pub(crate) fn find_locked(typed: &args::FindLocked) -> anyhow::Result<ExitAction
     })
 }
 
-/// Checks what `run` needs of the machine with every store. Forks a guardian and ends it, so no second thread
-/// may exist yet; tries each containment.
+/// Forks a guardian and ends it, so no second thread may exist yet.
 fn examine_machine(findings: &mut Findings) {
-    // Before the guardian: attending to it takes a runtime, and a process must fork before it has threads.
+    // Before the guardian: attending to it takes a runtime, which has threads.
     let cgroup = Cgroup::available();
     let pidns = Pidns::available();
     let took = guardian().map(|took| format!("forked and answered in {}", brief(took)));
@@ -232,10 +228,9 @@ fn examine_machine(findings: &mut Findings) {
     findings.add(Check::of("pidns", pidns, needed).at_most_a_warning());
 }
 
-/// Measures how long it takes to fork a guardian, and dismisses it.
+/// Measures the fork of a guardian, and dismisses it.
 fn guardian() -> anyhow::Result<Duration> {
     let begun = Instant::now();
-    // Never started: this tries the guardian, its socket and its end.
     let programs = vec![Program::handler(vec!["true".into()])];
     let guardian = guardian::fork(Setup::new(programs, Contain::None, Duration::ZERO))?;
     commands::run(async {
@@ -248,12 +243,11 @@ fn guardian() -> anyhow::Result<Duration> {
 
 /// Returns the time of one attempt to renew that leaves room for a second.
 fn attempt_limit(budget: &Budget) -> Duration {
-    // As the core divides it: two attempts fit between the time to renew and `term_at`.
+    // As the core divides it.
     let term_after = budget.lease - budget.margin - budget.grace_on_loss;
     crate::core::budget::ATTEMPT.min(term_after.saturating_sub(budget.renew_every) / 2)
 }
 
-/// Judges the times of requests that are like those of a renewal.
 fn pace(
     check: &'static str,
     samples: &[Duration],
@@ -271,7 +265,7 @@ fn pace(
         brief(limit),
         show(budget.lease)
     );
-    // Twice the median: a renewal on a shared drive is two such requests.
+    // A renewal on a shared drive is two such requests.
     match () {
         () if samples.is_empty() || p50 * 2 >= limit => Check::fail(check, found, too_slow),
         () if p99 * 4 >= limit => Check::warn(check, found, slow),
@@ -279,11 +273,11 @@ fn pace(
     }
 }
 
-/// Compares the store's clock, which was `asked` then and answers now, with this machine's.
+/// Compares this machine's clock with the store's, which was `asked` then and answers now.
 fn clock(asked: OffsetDateTime, theirs: OffsetDateTime, whose: &str) -> Check {
     const NAME: &str = "clock";
     let now = OffsetDateTime::now_utc();
-    // To the second, and at some moment between question and answer.
+    // The answer is to the second, from some moment between question and answer.
     let skew = if theirs + time::Duration::SECOND < asked {
         asked - theirs
     } else if theirs > now {
@@ -304,7 +298,7 @@ fn clock(asked: OffsetDateTime, theirs: OffsetDateTime, whose: &str) -> Check {
     }
 }
 
-/// Returns the ending of the name of a trial beside the lock, different for each doctor.
+/// Returns a name's ending, different for each doctor.
 fn suffix() -> String {
     format!(".trafficcop-doctor-{:08x}", fastrand::u32(..))
 }
@@ -312,7 +306,7 @@ fn suffix() -> String {
 fn percentile(samples: &[Duration], part: usize) -> Duration {
     let mut sorted = samples.to_vec();
     sorted.sort();
-    // Nearest rank: of ten samples the 99th percentile is the slowest, and never an unmeasured number.
+    // Nearest rank, never an unmeasured number.
     let at = (sorted.len() * part).div_ceil(100).max(1) - 1;
     sorted.get(at).copied().unwrap_or_default()
 }
@@ -329,7 +323,6 @@ const DOORBELL: &str = "doorbell";
 // Longer than a doorbell itself waits for an answer.
 const RING_TIMEOUT: Duration = Duration::from_secs(5);
 
-/// Tries this machine's doorbell and the holder's, on the runtime.
 async fn examine_doorbell(
     findings: &mut Findings,
     wanted: DoorbellAddress,
@@ -340,7 +333,7 @@ async fn examine_doorbell(
         Ok(ours) => ring(ours, host).await,
         Err(why) => Check::fail(DOORBELL, why.to_string(), ""),
     });
-    // An earlier check has reported what is wrong with the lock.
+    // An earlier check has reported it.
     let Ok(holder) = target.look_patiently(target.limit()).await else {
         return Ok(());
     };
@@ -415,7 +408,6 @@ async fn listen(bell: Bell) -> Check {
     }
 }
 
-/// Whether this bell greets the standby.
 async fn heard(standby: &mut Doorbell, bell: Bell) -> bool {
     standby.attend(Some(bell));
     let ring = tokio::time::timeout(RING_TIMEOUT, standby.next()).await;
@@ -475,7 +467,7 @@ mod tests {
         ] {
             let off = time::Duration::seconds(secs);
             assert_eq!(clock(now, now - off, "a").verdict, verdict, "{secs} behind");
-            // The check reads its clock a moment later, which takes off a part of the second.
+            // The check reads its clock a moment later.
             let off = off + time::Duration::SECOND;
             assert_eq!(clock(now, now + off, "a").verdict, verdict, "{secs} ahead");
         }

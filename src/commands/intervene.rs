@@ -1,6 +1,5 @@
-//! `trafficcop break` ends another instance's lease, and `trafficcop reset` forgets that a task is done, both
-//! after showing what that does. Called by main. They must never break or forget what they have not shown,
-//! nor without a yes.
+//! `trafficcop break` ends another instance's lease, and `trafficcop reset` forgets that a task is done. They
+//! must never do what they have not shown, nor without a yes.
 
 use std::collections::BTreeSet;
 use std::time::Duration;
@@ -20,7 +19,6 @@ use crate::report;
 const LONGEST: u8 = 60;
 
 pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
-    // Before the store is asked: bad usage does not depend on the network.
     let period = period(typed.period.as_deref())?;
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(target.look_at_one())?;
@@ -36,8 +34,8 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     if shortest.is_none() {
         return Err(of_file(&view).into());
     }
-    // Printed with --yes, too: what was broken, and for whom, belongs in the log of the script that did it.
-    // Without a reader nothing is broken.
+    // With --yes, too: what was broken, and for whom, belongs in the script's log. Without a reader nothing is
+    // broken.
     let what = view.lines() + &consequence_of_break(period, &seen) + "\n";
     let written = answer(&what, ExitAction::Status(0))?;
     if written != ExitAction::Status(0) {
@@ -76,9 +74,9 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     answer(&text, ExitAction::Status(status))
 }
 
-/// Asks at the terminal; fails without one, and then nothing was `done`.
+/// Fails without a terminal, and then nothing was `done`.
 fn confirmed(question: &str, done: &str) -> anyhow::Result<bool> {
-    // From stdin the answer would be a pipe's, and a script's next line a yes.
+    // Not from stdin: it may be a pipe, and a script's next line is no yes.
     report::ask(question)?.ok_or_else(|| {
         UsageError::new(format!(
             "nothing was {done}: there is no terminal to ask on: add --yes"
@@ -114,8 +112,8 @@ fn consequence_of_break(period: Option<u8>, seen: &LockStatus) -> String {
     if seen.foreign {
         let when = period.map_or(60, u64::from);
         return format!(
-            "The lease has no end and belongs to another program, which gets no notice. It ends in {when} seconds; then an \
-             instance can have control."
+            "The lease has no end and belongs to another program, which gets no notice. \
+             It ends in {when} seconds; then an instance can have control."
         );
     }
     let state = seen.state;
@@ -128,12 +126,14 @@ fn consequence_of_break(period: Option<u8>, seen: &LockStatus) -> String {
             with its next renewal and has stopped its command by then; then another instance can have control."
             .to_owned(),
         Some(0) => "Another instance can have control AT ONCE. Its holder learns of it with its next renewal \
-            (a third of its lease away at most: 5 to 20 seconds) and then kills its command: until then it can run at the same time as another instance's."
+            (a third of its lease away at most: 5 to 20 seconds) and then kills its command: \
+            until then it can run at the same time as another instance's."
             .to_owned(),
         Some(seconds) => format!(
             "Another instance can have control in {seconds} seconds, or when the lease ends before. Its holder \
              learns of it with its next renewal (a third of its lease away at most: 5 to 20 seconds) \
-             and stops its command in what is left of them; if nothing is left it kills it, and until then it can run at the same time as another instance's."
+             and stops its command in what is left of them; if nothing is left it kills it, and until then \
+             it can run at the same time as another instance's."
         ),
     };
     format!("{already}{what} It competes again, unless it runs with --if-lost exit.")
@@ -179,7 +179,7 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
         Ok(tasks) => tasks,
         Err(why) => return nothing(&why),
     };
-    // The holder's run may end in the next moment and record what was forgotten.
+    // Its run may end in the next moment and record what was forgotten.
     let held = view.held == Some(true);
     if held && !typed.force {
         return nothing(
@@ -203,7 +203,7 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
             ExitAction::Status(exit::NOT_FORGOTTEN),
         );
     }
-    // By force only if it was shown as held: a yes for a free lock is none to break a lease.
+    // A yes for a lock that was shown as free is none to break a lease.
     let went = run(async { Ok(target.inspector.forget(&tasks, seen, held).await?) })?;
     let no = |why: &str| {
         answer(
@@ -228,7 +228,7 @@ fn chosen(
     seen: &LockStatus,
     shown: &TaskLog,
 ) -> Result<Result<Tasks, String>, UsageError> {
-    // A key that is done once and once in each period has one name: both are forgotten together.
+    // One key stands for a task done once and in each period: both are forgotten together.
     let keys: BTreeSet<&str> = shown.entries().iter().map(|task| &*task.key).collect();
     let keys: Vec<&str> = keys.into_iter().collect();
     if typed.all {
@@ -238,7 +238,7 @@ fn chosen(
             false => Ok(Tasks::All),
         });
     }
-    // What cannot be read may be just what the key names.
+    // The key may name what cannot be read.
     if seen.unread {
         return Err(UsageError::new(format!(
             "{}: its results cannot be read: add --all to forget all of them",
@@ -250,7 +250,7 @@ fn chosen(
         (Some(key), _) => Ok(Err(format!("there is no result of --once-key {key}"))),
         (None, []) => Ok(Err("there is no result".to_owned())),
         (None, [key]) => Ok(Ok(Tasks::Of((*key).to_owned()))),
-        // Not all of them: repeating a migration by mistake costs more than a question.
+        // Repeating a migration by mistake costs more than a question.
         (None, keys) => Err(UsageError::new(format!(
             "{}: there are {} tasks: name one with --once-key ({}), or add --all",
             seen.lock,
@@ -263,20 +263,24 @@ fn chosen(
 fn consequence_of_reset(tasks: &Tasks, force_breaks: bool, state: LockState) -> String {
     let what = match tasks {
         Tasks::Of(key) => format!(
-            "The result of the task {} is forgotten: the next 'run --once' of it that gets control runs its command again.",
+            "The result of the task {} is forgotten: the next 'run --once' of it that gets control runs its command \
+             again.",
             report::plain(key)
         ),
-        Tasks::All => "The results of ALL tasks of this lock are forgotten: the next 'run --once' of each that gets control runs its command again."
+        Tasks::All => "The results of ALL tasks of this lock are forgotten: \
+            the next 'run --once' of each that gets control runs its command again."
             .to_owned(),
     };
     let force = match (state, force_breaks) {
         (LockState::Missing | LockState::Free, _) => "",
         (LockState::Held | LockState::Breaking, true) => {
             " The lock is held, so its lease is BROKEN first: the holder learns of it with its next \
-             renewal and stops its command before the lease ends, within 60 seconds. The result of its present run is not recorded. It competes again, unless it runs with --if-lost exit."
+             renewal and stops its command before the lease ends, within 60 seconds. The result of its \
+             present run is not recorded. It competes again, unless it runs with --if-lost exit."
         }
         (LockState::Held | LockState::Breaking, false) => {
-            " The lock is held, and its holder continues: if it runs this task, its result is still recorded; if it records one at this moment, the result can be lost, and the task then runs again."
+            " The lock is held, and its holder continues: if it runs this task, its result is still recorded; if it \
+             records one at this moment, the result can be lost, and the task then runs again."
         }
     };
     what + force

@@ -1,9 +1,8 @@
-//! `trafficcop status`, `list` and `watch`: who has a lock, which locks there are, and a line for each
-//! change; and a lock as people and JSON see it ([`LockView`]).
+//! `trafficcop status`, `list` and `watch`, and a lock as people and JSON see it ([`LockView`]).
 //!
-//! Called by main, and by the commands that show a lock. They look as politely as a standby does, and must
-//! never acquire. The fields of the JSON and the words of `state` are an interface (see `args::STATUS_JSON`).
-//! A record is text from outside: what a terminal shows is made plain.
+//! They look as politely as a standby does, and must never acquire. The fields of the JSON and the words of
+//! `state` are an interface (see `args::STATUS_JSON`). A record is text from outside: what a terminal shows is
+//! made plain.
 
 use std::fmt::Write as _;
 use std::future::pending;
@@ -68,7 +67,7 @@ pub(crate) fn list(typed: &args::List) -> anyhow::Result<ExitAction> {
     answer(&text, ExitAction::Status(0))
 }
 
-/// Returns the cells of a lock; of a free one only what remains true.
+/// Leaves out what is not true of a free lock.
 fn row(view: &LockView) -> Vec<String> {
     let held = |text: &Option<String>| {
         let text = text.as_deref().filter(|_| view.held == Some(true));
@@ -86,7 +85,6 @@ fn row(view: &LockView) -> Vec<String> {
     ]
 }
 
-/// Line of JSON.
 #[derive(Serialize)]
 struct ChangeLine<'a> {
     time: String,
@@ -107,7 +105,7 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
         loop {
             let (seen, why) = match target.look_under_the_name().await {
                 Ok(seen) => (Some(seen), None),
-                // A fatal failure at the first look never passes; after a success it does.
+                // At the first look it never passes; after a success it does.
                 Err(fatal @ Failure::Fatal { .. }) if last.is_empty() => return Err(fatal.into()),
                 Err(failure) => (None, Some(failure.to_string())),
             };
@@ -118,7 +116,7 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
             let of_slots = matches!(seen, Some(Seen::Slots(_)));
             for view in &view {
                 let before = last.iter().find(|before| before.lock == view.lock);
-                // Compared without the age, which would make a line every two seconds.
+                // The age would make a line every two seconds.
                 if before.map(LockView::identity_of_change) != Some(view.identity_of_change()) {
                     let text = line(view, why.as_deref(), typed.json, of_slots)?;
                     match answer(&text, ExitAction::Status(0))? {
@@ -140,8 +138,7 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
     })
 }
 
-/// Waits for a signal to stop, as PID 1, which no signal ends by default. Other processes just end: there is
-/// nothing to give back.
+/// Waits for a signal to stop, but only as PID 1, which no signal ends by default.
 fn asked_to_stop() -> std::pin::Pin<Box<dyn Future<Output = i32>>> {
     let listening = (std::process::id() == 1).then(Signals::listen);
     match listening {
@@ -173,7 +170,6 @@ fn line(view: &LockView, why: Option<&str>, json: bool, of_slots: bool) -> anyho
     ))
 }
 
-/// Lock as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct LockView {
     pub(super) name: String,
@@ -193,7 +189,6 @@ pub(super) struct LockView {
     pub(super) problem: Option<String>,
 }
 
-/// Task that is done once, as it is shown.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 pub(super) struct TaskView {
     key: String,
@@ -250,14 +245,13 @@ impl LockView {
     pub(super) fn of(seen: &LockStatus, now: OffsetDateTime) -> LockView {
         let nothing = Record::default();
         let record = seen.record.as_ref().unwrap_or(&nothing);
-        // The record is not the lease holder's.
         let holder = if seen.foreign { &nothing } else { record };
         let some = |text: &str| Some(text.to_owned()).filter(|text| !text.is_empty());
         let held = match seen.state {
             LockState::Missing | LockState::Free => false,
             LockState::Held | LockState::Breaking => true,
         };
-        // Of a holder only: the log has that of an earlier one.
+        // The log has the health of earlier holders.
         let (health, health_cause) = match holder.health.split_once(": ") {
             Some((health, cause)) if held => (some(health), some(cause)),
             _ => (None, None),
@@ -268,7 +262,7 @@ impl LockView {
             state: match seen.state {
                 LockState::Missing => "missing",
                 LockState::Free => "free",
-                // Only while it is held: a holder that died draining has left that in the record.
+                // A holder that died draining has left that in the record.
                 LockState::Held if holder.draining => "draining",
                 LockState::Held => "held",
                 LockState::Breaking => "breaking",
@@ -289,8 +283,8 @@ impl LockView {
         }
     }
 
-    /// Returns the view of a lock whose state is unknown.
-    // `held` is null then, not false: a script that read "free" from an outage would start a second one.
+    /// Returns the view of a lock whose state is unknown: `held` is null, not false. A script that read "free" from
+    /// an outage would start a second command.
     pub(super) fn unknown(lock: String) -> LockView {
         LockView {
             name: lock.clone(),
@@ -311,7 +305,6 @@ impl LockView {
         }
     }
 
-    /// Returns what makes a change: not the age.
     pub(super) fn identity_of_change(
         &self,
     ) -> (&'static str, Option<&str>, Option<u64>, Option<&str>) {
@@ -336,7 +329,6 @@ impl LockView {
         Some(plain(&format!("{name}{more}")))
     }
 
-    /// Returns what is wrong with the holder's command, if anything.
     fn health_in_words(&self) -> Option<String> {
         let (health, cause) = (self.health.as_ref()?, self.health_cause.as_ref()?);
         Some(format!("{health}: {cause}"))
@@ -372,7 +364,6 @@ impl LockView {
         text
     }
 
-    /// Counts tasks that are done once, by result.
     pub(super) fn once_in_short(&self) -> String {
         let done = self.once.iter().filter(|task| task.exit == Some(0)).count();
         let failed = self.once.len() - done;
@@ -413,7 +404,7 @@ impl LockView {
     }
 }
 
-/// Returns a time without its fraction, for people; other text unchanged.
+/// Drops a time's fraction; leaves other text unchanged.
 pub(super) fn whole_seconds(since: &str) -> String {
     OffsetDateTime::parse(since, &Rfc3339)
         .ok()
@@ -421,16 +412,16 @@ pub(super) fn whole_seconds(since: &str) -> String {
         .unwrap_or_else(|| since.to_owned())
 }
 
-/// Returns whole seconds since `since`; `None` if that is no time or still to come.
+/// Returns `None` if that is no time or still to come.
 fn age(since: &str, now: OffsetDateTime) -> Option<u64> {
-    // Two wall clocks, the holder's and this machine's, can differ: a future time is left out.
+    // Two wall clocks, the holder's and this machine's, can differ.
     let since = OffsetDateTime::parse(since, &Rfc3339).ok()?;
     u64::try_from((now - since).whole_seconds()).ok()
 }
 
 /// Formats rows under a header, in columns as wide as they must be, but for the last.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
-    // In characters, not bytes: identities are of any language.
+    // In characters: identities are of any language.
     let width = |column: usize| {
         let cells = rows.iter().map(|row| row[column].chars().count());
         cells.chain([header[column].len()]).max().unwrap_or(0)
@@ -531,7 +522,6 @@ mod tests {
             held.identity_of_change() != view(LockState::Breaking).identity_of_change()
                 && !free.lines().contains("500")
         );
-        // A change of health is a line of `watch`.
         let well = seen(LockState::Held, Some(self::record()));
         assert_ne!(
             held.identity_of_change(),

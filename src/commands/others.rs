@@ -1,9 +1,6 @@
-//! Subcommands that ask no store: `trafficcop check` answers a script's "may I begin another piece?" by its
-//! exit status, `completions` writes a script for a shell, and `man` the manual pages, for users who have
-//! only the binary.
+//! Subcommands that ask no store: `check`, `completions` and `man`.
 //!
-//! Called by main, never where a command is run. `check` reads only the control file of the command that it
-//! is a part of.
+//! `check` reads only the control file of the command that it is a part of.
 
 use std::ffi::OsString;
 use std::fmt::Write as _;
@@ -25,7 +22,7 @@ macro_rules! pages {
     };
 }
 
-/// Pages by file name, as packages have them; a test compares them with `man/`.
+/// Pages as packages have them; a test compares them with `man/`.
 static PAGES: [(&str, &str); 17] = pages! {
     "trafficcop.1"
     "trafficcop-break.1"
@@ -52,7 +49,10 @@ pub(crate) fn man(typed: &args::Man) -> anyhow::Result<ExitAction> {
     let dir = match &typed.dir {
         Some(dir) => dir.clone(),
         None => of_this_user(variable("XDG_DATA_HOME"), variable("HOME")).ok_or_else(|| {
-            UsageError::new("no directory for the pages, and HOME is not set: name one, as in 'trafficcop man /usr/local/share/man'")
+            UsageError::new(
+                "no directory for the pages, and HOME is not set: name one, \
+                as in 'trafficcop man /usr/local/share/man'",
+            )
         })?,
     };
     for (name, text) in &PAGES {
@@ -95,7 +95,7 @@ fn write(dir: &Path, name: &str, text: &str) -> anyhow::Result<()> {
         })
 }
 
-/// Answer to `--remaining` without a deadline: the greatest that the control file can hold.
+/// Answer without a deadline: the greatest value that the control file can hold.
 const FOR_EVER: Duration = Duration::from_nanos(u64::MAX);
 
 pub(crate) fn check(typed: &args::Check) -> anyhow::Result<ExitAction> {

@@ -11,12 +11,12 @@ use crate::config::UsageError;
 use crate::exit::{self, ExitAction};
 use crate::report;
 
-/// Answers, with exit status 1 for an overlap or a broken rule, else 0.
+/// Exits with 1 for an overlap or a broken rule, else 0.
 pub(crate) fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
     if typed.files.is_empty() {
         return Err(UsageError::new("no event log: name the files, or - for stdin").into());
     }
-    // Before any file is read: a log can be large, and a wrong flag is found at once.
+    // Before any file is read: a log can be large.
     let skew = typed.skew.clone()?;
     if let Some(path) = &typed.svg {
         refuse_a_log(path)?;
@@ -27,7 +27,7 @@ pub(crate) fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
             .with_context(|| format!("cannot read the event log {}", path.display()))?;
         texts.push((path.display().to_string(), text));
     }
-    // Bytes, not text: one broken character must not cost the file.
+    // Bytes: one broken character must not cost the file.
     let log = read(texts.iter().map(|(name, text)| (&**name, &**text)));
     if log.is_empty() {
         anyhow::bail!(
@@ -36,7 +36,7 @@ pub(crate) fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
     }
     let skew = i64::try_from(skew.as_nanos()).unwrap_or(i64::MAX);
     let timeline = merge(&log, skew);
-    // The picture first: if it cannot be written, nothing was answered yet.
+    // First: if the picture cannot be written, nothing was answered yet.
     if let Some(path) = &typed.svg {
         std::fs::write(path, svg(&timeline))
             .with_context(|| format!("cannot write the picture {}", path.display()))?;
@@ -53,10 +53,9 @@ pub(crate) fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
     report::answer(&answer, leave)
 }
 
-/// Refuses `--svg web1.events web2.events`, which forgets the picture's name and would draw over the first
-/// log.
+/// Refuses `--svg web1.events web2.events`, which would draw over the first log.
 fn refuse_a_log(picture: &Path) -> Result<(), UsageError> {
-    // Not a pipe or a terminal, which would wait for input.
+    // A pipe or a terminal would wait for input.
     let is_file = picture.metadata().is_ok_and(|found| found.is_file());
     let there = is_file.then(|| std::fs::File::open(picture).ok()).flatten();
     let mut begin = [0; 1];
@@ -66,7 +65,8 @@ fn refuse_a_log(picture: &Path) -> Result<(), UsageError> {
         return Ok(());
     }
     Err(UsageError::new(format!(
-        "--svg {}: this seems to be an event log, not a picture: name the picture's file first, as in '--svg control.svg {}'",
+        "--svg {}: this seems to be an event log, not a picture: name the picture's file first, \
+         as in '--svg control.svg {}'",
         picture.display(),
         picture.display()
     )))

@@ -17,7 +17,7 @@ pub(crate) fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
     }
 }
 
-/// Returns the flags that only a lock on a blob uses. `by_https`: another server is asked by https.
+/// Returns the flags that only a blob uses. `by_https`: another server is asked by https.
 #[must_use]
 pub(crate) fn of_blobs_alone(typed: &args::Access, by_https: bool) -> [(&'static str, bool); 2] {
     [
@@ -26,13 +26,12 @@ pub(crate) fn of_blobs_alone(typed: &args::Access, by_https: bool) -> [(&'static
     ]
 }
 
-/// Their URL may contain a SAS.
 const TARGETS: [&str; 2] = ["TRAFFICCOP_BLOB", "TRAFFICCOP_QUEUE"];
 
-/// Returns the variables to hide from child processes: all that can hold a credential, the one `named` for a
-/// connection string, and the lock's or queue's if `target` has a SAS.
+/// Returns the variables to hide from child processes: all that can hold a credential, also the one `named` for a
+/// connection string, and the target's if it has a SAS.
 pub(super) fn withheld(target: &str, named: Option<&str>) -> Vec<OsString> {
-    // Hide all, not just the one in use: a command that finds another key can use it.
+    // All, not just the one in use: a command that finds another key can use it.
     let known = credentials().map(OsString::from);
     let targets = TARGETS.into_iter().filter(|_| target.contains('?'));
     known

@@ -15,7 +15,7 @@ pub(super) fn refuse_no_command(command: &[OsString], missing: &str) -> Result<(
     }
 }
 
-/// Refuses a word of `words`, the whole command line, right before `--`: it would run as the command.
+/// Refuses a word right before `--`: it would run as the command.
 pub(crate) fn refuse_a_word_before(
     words: &[OsString],
     command: &[OsString],
@@ -24,7 +24,8 @@ pub(crate) fn refuse_a_word_before(
     match command {
         [word, dashes, rest @ ..] if dashes == "--" && behind == rest.len() + 1 => {
             Err(UsageError::new(format!(
-                "no flag takes '{}', so it would be the command: put the whole command after --, quote a value with spaces, and write --doorbell and --page-blob with '='",
+                "no flag takes '{}', so it would be the command: put the whole command after --, quote a value with \
+                 spaces, and write --doorbell and --page-blob with '='",
                 word.display()
             )))
         }
@@ -54,7 +55,8 @@ pub(super) fn refuse_a_lock_behind(
     let mut flags = words.map(|word| word.split('=').next().unwrap_or(word));
     match flags.find(|flag| ["--blob", "--file", "--store"].contains(flag)) {
         Some(flag) => Err(UsageError::new(format!(
-            "no lock: {flag} after the command belongs to the command: name the lock before it, as in 'trafficcop run {flag} ... -- ./job'"
+            "no lock: {flag} after the command belongs to the command: name the lock before it, \
+             as in 'trafficcop run {flag} ... -- ./job'"
         ))),
         None => Ok(()),
     }

@@ -1,4 +1,4 @@
-//! The configuration of `elect`. Called by main.
+//! The configuration of `elect`.
 
 use std::path::PathBuf;
 use std::time::Duration;
@@ -19,25 +19,24 @@ const COMMAND: &str = "trafficcop elect";
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) struct Telling {
     pub json: bool,
-    /// Link to the control file.
     pub control_file: Option<PathBuf>,
 }
 
 impl Config {
-    /// Validates the settings of `elect`. The command is empty: the driver fills it in.
+    /// Validates the settings. The command stays empty: the driver fills it in.
     pub(crate) fn of_elect(
         typed: args::Elect,
         host: &Host,
     ) -> Result<(Config, Telling), UsageError> {
         if !typed.command.is_empty() {
             return Err(UsageError::new(format!(
-                "elect takes no command, it reports on stdout who is in control: pipe it into the reader, or run the command with 'trafficcop run ... -- {}'",
+                "elect takes no command, it reports on stdout who is in control: pipe it into the reader, \
+                 or run the command with 'trafficcop run ... -- {}'",
                 quoted(&typed.command)
             )));
         }
         let common = &typed.common;
         let basis = Basis::new(common, typed.checks.is_by_https())?;
-        // There is no command to restart, and none that could end early.
         let turns = args::HoldPolicy {
             max_hold: typed.max_hold,
             cooldown: typed.cooldown,
@@ -52,7 +51,7 @@ impl Config {
         let beside = basis.beside(&rules);
         let outputs = Outputs::new(&common.operations, beside)?;
         if let Some(path) = &typed.control_file {
-            // Before the start: the link is made when the lock is competed for already.
+            // The link is made when the instance competes already.
             control_file(path, &outputs, beside)?;
         }
         let telling = Telling {
@@ -62,7 +61,7 @@ impl Config {
         let mut config = basis.config(common, rules, outputs, COMMAND.to_owned(), host)?;
         config.health = of_a_reader(&typed.checks, &common.access)?;
         config.scheduled_events = scheduled_events(&typed.scheduled_events, host)?;
-        // On a local file, too: standbys look at it to name the holder.
+        // Even on a local file: standbys look at it to name the holder.
         config.refuse_short_cooldown()?;
         Ok((config, telling))
     }

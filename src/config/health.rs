@@ -25,13 +25,12 @@ const DEFAULT_FAILURES: u32 = 3;
 pub(crate) struct Health {
     pub(crate) rules: HealthRules,
     pub(crate) ask: Option<Ask>,
-    /// Authorities that an https server is trusted by, besides the system's.
     pub(crate) ca_file: Option<PathBuf>,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum Ask {
-    /// Command for `sh -c`.
+    /// Script for `sh -c`.
     Command(OsString),
     /// Server on this machine or at a private address.
     Url(Url),
@@ -85,7 +84,8 @@ fn checks(typed: &args::HealthChecks, access: &args::Access) -> Result<Health, U
     let timeout = timeout.unwrap_or(Ok(DEFAULT_TIMEOUT.min(every)))?;
     if timeout > every {
         return Err(UsageError::new(format!(
-            "--health-timeout {} is longer than --health-every {}: the next one would begin before it has ended: take {} or less",
+            "--health-timeout {} is longer than --health-every {}: the next one would begin before it has ended: \
+             take {} or less",
             show(timeout),
             show(every),
             show(every)
@@ -128,7 +128,7 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
         }
         return Ok(Ask::Command(text.clone()));
     };
-    // Keep the URL out of the message: it may contain a password.
+    // The URL may contain a password.
     let url = Url::parse(url).map_err(|why| {
         refuse(&format!(
             "this is no URL ({why}): take one like http://127.0.0.1:8080/healthz"
@@ -142,7 +142,8 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
     }
     if !url.username().is_empty() || url.password().is_some() {
         return Err(refuse(
-            "a URL with a user or a password would show it to all users of this machine: use a command that reads it from a file",
+            "a URL with a user or a password would show it to all users of this machine: \
+             use a command that reads it from a file",
         ));
     }
     let is_near = match url.host() {
@@ -154,7 +155,8 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
     };
     if !is_near {
         return Err(refuse(&format!(
-            "{} is neither this machine nor a private address, and cannot check a command here: take localhost or a private address",
+            "{} is neither this machine nor a private address, and cannot check a command here: \
+             take localhost or a private address",
             url.host_str().unwrap_or_default()
         )));
     }
@@ -169,7 +171,7 @@ fn looks_like_a_url(text: &str) -> bool {
         && !text.trim().contains(char::is_whitespace)
 }
 
-/// Returns server and path of one word like `localhost:8080/healthz` or `10.0.0.4/healthz`.
+/// Finds `localhost:8080/healthz` or `10.0.0.4/healthz`.
 fn server_without_scheme(text: &str) -> Option<&str> {
     // The rest may be a secret.
     let shown = text.trim().split(['?', '#']).next()?;

@@ -1,5 +1,5 @@
-//! Every kind of lock in one place: other settings depend on it. A new store has a variant here, and nowhere
-//! else above its own folder.
+//! Every kind of lock: other settings depend on it. A new store has a variant here, and nowhere else above its
+//! own folder.
 
 use std::ffi::OsString;
 use std::path::{Path, PathBuf};
@@ -20,7 +20,6 @@ use crate::lease::helper::HelperLock;
 use crate::lease::slots::path_of;
 use crate::units::show;
 
-/// Name of a lock, from exactly one flag.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named<'a> {
     Blob(&'a str),
@@ -30,7 +29,7 @@ pub(crate) enum Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Returns the lock that the flags name: it must be exactly one.
+    /// Returns the lock, which exactly one flag must name.
     pub(crate) fn new(
         blob: Option<&'a str>,
         file: Option<&'a Path>,
@@ -45,7 +44,8 @@ impl<'a> Named<'a> {
         let named: Vec<String> = named.into_iter().flatten().collect();
         if let [one, two, ..] = &named[..] {
             return Err(UsageError::new(format!(
-                "two locks, {one} and {two}: name exactly one (is TRAFFICCOP_BLOB, TRAFFICCOP_FILE or TRAFFICCOP_STORE set?)"
+                "two locks, {one} and {two}: name exactly one (is TRAFFICCOP_BLOB, \
+                 TRAFFICCOP_FILE or TRAFFICCOP_STORE set?)"
             )));
         }
         match (blob, file, store) {
@@ -71,7 +71,6 @@ impl<'a> Named<'a> {
         }
     }
 
-    /// Returns the kind, for the error about a flag without meaning there.
     pub(crate) fn place(self) -> &'static str {
         match self {
             Named::Blob(_) => "on a blob",
@@ -88,14 +87,13 @@ pub(crate) enum Lock {
         /// `CONTAINER/NAME` or a URL, whose rules the store checks.
         target: String,
         options: AuthOptions,
-        /// Create container and blob if they are missing.
         create: bool,
-        /// Size of a page blob to create instead of a block blob.
+        /// Size of a page blob to create.
         page_blob: Option<u64>,
     },
     File {
         path: PathBuf,
-        /// Treat the drive as one that machines share.
+        /// `--shared` was set.
         shared: bool,
         /// The operator promises that exactly one of two machines creates a directory there.
         mkdir_is_exclusive: bool,
@@ -107,7 +105,7 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
-    /// Validates the lock's flags. `by_https`: a server other than the store is asked by https.
+    /// Validates the flags. `by_https`: a server other than the store is asked by https.
     pub(super) fn new(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
         let blob = typed.blob.clone().transpose()?;
         let named = Named::new(
@@ -168,7 +166,6 @@ impl Lock {
         }
     }
 
-    /// Returns the locked files: the path itself, or one for each slot.
     pub(super) fn files(&self, slots: u32) -> Vec<PathBuf> {
         let of_path = |path: &Path| match slots {
             // One slot is the same lock as without the flag.
@@ -187,7 +184,6 @@ impl Lock {
         }
     }
 
-    /// Returns the variables that --no-credentials hides.
     pub(super) fn withheld(&self) -> Vec<OsString> {
         match self {
             Lock::Blob { target, .. } => withheld(target, None),
@@ -198,7 +194,6 @@ impl Lock {
         }
     }
 
-    /// Returns whether this lock is one of these paths, within `patience`.
     pub(super) fn is_one_of(
         &self,
         outer: &[String],
@@ -226,7 +221,6 @@ pub(crate) fn refuse_lease(on_blob: bool, lease: Duration) -> Result<(), UsageEr
             show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end())),
         )));
     }
-    // The service takes whole seconds.
     if on_blob && lease.subsec_nanos() != 0 {
         return Err(UsageError::new(format!(
             "--lease {}: a blob is leased for whole seconds: take {}s",

@@ -1,7 +1,6 @@
 //! Looks with a time limit at paths on drives that may not answer.
 //!
-//! Guardians are still to be forked, so the process must have one thread: after an answer in time it has one
-//! again, after none nothing may be started. No other thread may be left behind.
+//! Guardians are still to be forked, so the process must have one thread again: no other may be left behind.
 
 use std::path::Path;
 use std::sync::mpsc;
@@ -12,11 +11,11 @@ use crate::guardian;
 use crate::lease::mount;
 use crate::units::show;
 
-/// Limit for an instance that does not wait for control: one step of a lock.
+/// Limit for an instance that does not wait for control.
 pub(super) const STEP: Duration = Duration::from_secs(5);
 
-/// Returns the result of `look`, which looks at `paths` only. Without a result within `limit` nothing can be
-/// started: a file that may be the lock must not be written. `what` is the flag that named the paths.
+/// Looks at `paths` only; `what` is their flag. Without a result within `limit` nothing can be started: a file
+/// that may be the lock must not be written.
 pub(super) fn in_time<T: Send + 'static>(
     what: &str,
     paths: &[&Path],
@@ -32,7 +31,7 @@ pub(super) fn in_time<T: Send + 'static>(
     let looking = move || {
         let _ = tell.send(look());
     };
-    // Small: the C library keeps it for the next thread, and a guardian locks its memory.
+    // The C library keeps the stack for the next thread, and a guardian locks its memory.
     let thread = std::thread::Builder::new().stack_size(128 * 1024);
     let thread = thread.name("look".into()).spawn(looking).map_err(|why| {
         UsageError::of_the_machine(format!(
@@ -53,15 +52,15 @@ pub(super) fn in_time<T: Send + 'static>(
                     format!("{named} or {}", at.display())
                 });
             Err(UsageError::of_the_machine(format!(
-                "{what}: no answer from {which} within {}, so the file there is not known, and nothing was started: try again when the drive answers",
+                "{what}: no answer from {which} within {}, so the file there is not known, \
+                 and nothing was started: try again when the drive answers",
                 show(limit)
             )))
         }
     }
 }
 
-/// Waits until the kernel has removed the joined thread. It counts until then, and a process with two threads
-/// cannot fork a guardian.
+/// Waits until the kernel has removed the joined thread: a process with two cannot fork a guardian.
 fn await_its_end() {
     const RETRY_INTERVAL: Duration = Duration::from_millis(1);
     const NAPS: u32 = 1000;

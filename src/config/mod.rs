@@ -2,19 +2,7 @@
 //! the value, the reason and the remedy.
 //!
 //! Called by `main` before anything is forked, opened or connected. `args` parses each value; here they are
-//! checked against each other and the machine. It only looks at paths: it must never create, print or exit.
-//!
-//! | file | purpose |
-//! |---|---|
-//! | `run`, `elect`, `work` | the configuration of each verb |
-//! | `lock` | every kind of lock |
-//! | `policy` | restarts, handing control round, tasks that run once |
-//! | `outputs` | files and sockets besides the lock |
-//! | `look` | looks at paths whose drive may not answer |
-//! | `health` | checks of whether the command works |
-//! | `azure` | credentials, and Azure's notices for this machine |
-//! | `command` | refuses a missing command |
-//! | `quote` | commands as a user would type them |
+//! checked against each other and the machine. It must never create, print or exit.
 
 mod azure;
 mod command;

@@ -1,4 +1,4 @@
-//! The files and sockets besides the lock: each needs a directory, and no two may be the same. Only looks.
+//! The files and sockets besides the lock: each needs a directory, and no two may be the same.
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
@@ -15,7 +15,7 @@ use crate::util::is_same_file;
 
 impl From<&args::Common> for Volume {
     fn from(typed: &args::Common) -> Volume {
-        // `-n -E 0` is for crontabs on many machines: cron mails every line, also where all is well.
+        // `-n -E 0` is for crontabs on many machines: cron mails every line.
         let is_no_failure = typed.conflict_exit_code == Some(Ok(0));
         let is_a_quiet_job = typed.no_wait && is_no_failure && !report::is_watched();
         match Volume::from(&typed.operations) {
@@ -28,7 +28,7 @@ impl From<&args::Common> for Volume {
 impl From<&args::Operations> for Volume {
     fn from(typed: &args::Operations) -> Volume {
         match (typed.quiet, typed.verbose) {
-            // Both together are refused, and the refusal is logged even so.
+            // Both together are refused, and the refusal is logged.
             (true, _) => Volume::Quiet,
             (false, true) => Volume::Verbose,
             (false, false) => Volume::Normal,
@@ -60,7 +60,8 @@ impl Outputs {
         }
         if typed.quiet && typed.verbose {
             return Err(UsageError::new(
-                "--quiet and --verbose contradict each other: choose one (is TRAFFICCOP_QUIET or TRAFFICCOP_VERBOSE set?)",
+                "--quiet and --verbose contradict each other: choose one (is TRAFFICCOP_QUIET or TRAFFICCOP_VERBOSE \
+                 set?)",
             ));
         }
         if let Some(file) = outputs.event_log.clone() {
@@ -74,7 +75,6 @@ impl Outputs {
     }
 }
 
-/// Files that an output may not be, and the time limit for the look.
 #[derive(Clone, Copy)]
 pub(super) struct Beside<'a> {
     pub(super) locks: &'a [PathBuf],
@@ -82,7 +82,6 @@ pub(super) struct Beside<'a> {
 }
 
 impl Beside<'_> {
-    /// Runs `check`, which looks at `paths` and at the locks' files, within the time limit.
     fn look(
         self,
         flag: &str,
@@ -95,13 +94,13 @@ impl Beside<'_> {
     }
 }
 
-/// Refuses the lock's file: a rename would replace it, and the next instance would lock the new file and run at
-/// the same time.
+/// Refuses the lock's file: a rename would replace it, and the next instance would run at the same time.
 fn status_file(file: &Path, locks: &[PathBuf]) -> Result<(), UsageError> {
     has_place("--status-file", file)?;
     if is_no_file(file) {
         return Err(UsageError::new(format!(
-            "--status-file {}: trafficcop replaces it at every change, and it is not a regular file: name another (follow it with 'tail -F')",
+            "--status-file {}: trafficcop replaces it at every change, and it is not a regular file: \
+             name another (follow it with 'tail -F')",
             quoted_word(file.as_os_str())
         )));
     }
@@ -131,8 +130,7 @@ fn event_log(file: &Path, status: Option<&Path>, locks: &[PathBuf]) -> Result<()
     )))
 }
 
-/// Returns whether this is a device, a pipe or a descriptor (/dev/stdout), which a rename would take away from
-/// all programs.
+/// Finds a device, a pipe or a descriptor (/dev/stdout), which a rename would take away from all programs.
 fn is_no_file(path: &Path) -> bool {
     let Ok(found) = path.symlink_metadata() else {
         return false;
@@ -205,7 +203,7 @@ fn link(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageEr
         "it is the event log: name another one"
     } else if is_one_of(flag, path, locks)? {
         "it is the lock's file: name another one"
-    // Not `metadata`: a link that was left behind leads nowhere.
+    // `metadata` would miss a link that was left behind and leads nowhere.
     } else if path.symlink_metadata().is_ok_and(|it| !it.is_symlink()) {
         "it exists and is not a symbolic link: remove it, or name another one"
     } else if path.read_link().is_ok_and(|to| !is_control_file(&to)) {
@@ -234,14 +232,12 @@ pub(super) fn is_one_of(
     Ok(false)
 }
 
-/// Returns whether both paths lead to one file. If that cannot be checked it is an error: a file that may be
-/// the lock is not taken for another.
+/// Returns an error if that cannot be checked: a file that may be the lock is not taken for another.
 fn same_file(flag: &str, one: &Path, other: &Path) -> Result<bool, UsageError> {
-    // Compare inodes: a hard link has another name.
+    // A hard link has another name.
     if let (Some(one), Some(other)) = (seen(flag, one)?, seen(flag, other)?) {
         return Ok(is_same_file(&one, &other));
     }
-    // A missing file is compared by directory and name.
     let place = |path: &Path| {
         let path = end_of_links(path);
         let directory = directory(&path).canonicalize().ok()?;
@@ -250,9 +246,8 @@ fn same_file(flag: &str, one: &Path, other: &Path) -> Result<bool, UsageError> {
     Ok(place(one).is_some_and(|one| place(other).is_some_and(|other| one == other)))
 }
 
-/// Returns where a new file would be created: a link may lead to a missing file.
+/// Finds where a new file would be created: a link may lead to a missing file.
 fn end_of_links(path: &Path) -> PathBuf {
-    // The kernel's limit.
     const LINKS: usize = 40;
     let mut end = path.to_owned();
     for _ in 0..LINKS {
@@ -264,7 +259,7 @@ fn end_of_links(path: &Path) -> PathBuf {
     end
 }
 
-/// Returns the metadata, or `None` if nothing there could be opened.
+/// Returns `None` if nothing there could be opened.
 fn seen(flag: &str, path: &Path) -> Result<Option<Metadata>, UsageError> {
     const NOT_THERE: [libc::c_int; 5] = [
         libc::ENOENT,
@@ -327,7 +322,8 @@ mod http {
         }
         let Some(address) = tcp(text) else {
             return Err(UsageError::new(format!(
-                "--listen {}: take an address and a port, as in 127.0.0.1:9090 or [::1]:9090, or a socket, as in unix:/run/trafficcop.sock",
+                "--listen {}: take an address and a port, as in 127.0.0.1:9090 or [::1]:9090, or a socket, \
+                 as in unix:/run/trafficcop.sock",
                 quoted_word(text.as_ref())
             )));
         };
@@ -341,7 +337,7 @@ mod http {
         Ok(Some(Address::Tcp(address)))
     }
 
-    /// Parses an address without DNS, which `localhost` does not need.
+    /// Does without DNS, which `localhost` does not need.
     fn tcp(text: &str) -> Option<SocketAddr> {
         match text.strip_prefix("localhost:") {
             Some(port) => Some((Ipv4Addr::LOCALHOST, port.parse().ok()?).into()),

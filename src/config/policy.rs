@@ -15,22 +15,19 @@ const DEFAULT_WINDOW: Duration = Duration::from_secs(300);
 // A shorter hold is a mistyped unit: the kernel hands a file's lock over at once.
 const LEAST_HOLD_OF_A_FILE: Duration = Duration::from_secs(1);
 
-// Key if --once-key is not set.
 const DEFAULT_KEY: &str = "once";
 
 fn refuse<T>(line: impl Into<String>) -> Result<T, UsageError> {
     Err(UsageError::new(line))
 }
 
-/// Reasons to hand control over, besides the hold policy.
 pub(super) struct HandOvers {
     /// Whether there is one: a command that hangs, or a hook or task that fails.
     pub(super) is_typed: bool,
-    /// Flags that hand control over, for the error.
     pub(super) flags: &'static str,
 }
 
-/// Validates the hold policy. In a cooldown below `shortest_cooldown` no other instance can get control.
+/// Refuses a cooldown below `shortest_cooldown`, in which no other instance can get control.
 pub(super) fn hold_policy(
     typed: &args::HoldPolicy,
     lock: &Lock,
@@ -44,7 +41,8 @@ pub(super) fn hold_policy(
     if let Some(least) = min_hold {
         if typed.restart == Some(args::Restart::Always) {
             return refuse(
-                "--min-hold and --restart always contradict each other: a command that is always restarted never ends, so the lock is kept anyway",
+                "--min-hold and --restart always contradict each other: \
+                 a command that is always restarted never ends, so the lock is kept anyway",
             );
         }
         // Neither is clearly the mistake.
@@ -75,7 +73,8 @@ fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
             ];
             refuse_first(limits, |flag| {
                 format!(
-                    "{flag} has no meaning without restarts: add --restart on-failure or --restart always, or leave it out"
+                    "{flag} has no meaning without restarts: add --restart on-failure or --restart always, \
+                     or leave it out"
                 )
             })?;
             return Ok(None);
@@ -89,7 +88,8 @@ fn restart(typed: &args::HoldPolicy) -> Result<Option<Restart>, UsageError> {
     // Control would never be handed over, though the user expects it.
     if !rule.limit_is_within_reach() {
         return refuse(format!(
-            "--restart-limit {} can never be reached: the back-off before that many restarts takes {}, which is not within --restart-window {}: lower the one or raise the other",
+            "--restart-limit {} can never be reached: the back-off before that many restarts takes {}, which is not \
+             within --restart-window {}: lower the one or raise the other",
             rule.limit,
             show(rule.time_to_limit()),
             show(rule.window)
@@ -130,7 +130,7 @@ fn cooldown(
     let Some(span) = typed.cooldown.clone().transpose()? else {
         return Ok(None);
     };
-    // Otherwise the instance ends with its command, and there is no cooldown.
+    // The instance ends with its command: there is no cooldown.
     if typed.max_hold.is_none() && !restarts(typed) && !hand_overs.is_typed {
         return refuse(format!(
             "--cooldown has no meaning unless control is handed over: add {}, or leave it out",
@@ -141,7 +141,7 @@ fn cooldown(
     Ok(Some(span))
 }
 
-/// Returns the longest time between two looks: `--poll` plus 20 %.
+/// Returns the longest poll: its jitter is 20 %.
 pub(super) fn longest_poll(poll: Duration) -> Duration {
     poll + poll / 5
 }
@@ -184,7 +184,8 @@ pub(super) fn of_leases(typed: &args::Common) -> Vec<&'static str> {
 pub(super) fn wait(typed: &args::Common) -> Result<Option<Duration>, UsageError> {
     match (typed.no_wait, typed.wait.clone()) {
         (true, Some((wait, _))) => Err(UsageError::new(format!(
-            "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT set?)"
+            "--no-wait and --wait {wait} contradict each other: choose one (is TRAFFICCOP_NO_WAIT or TRAFFICCOP_WAIT \
+             set?)"
         ))),
         (true, None) => Ok(Some(Duration::ZERO)),
         (false, wait) => wait.map(|(_, span)| span).transpose(),
@@ -195,7 +196,6 @@ fn restarts(typed: &args::HoldPolicy) -> bool {
     !matches!(typed.restart, None | Some(args::Restart::Never))
 }
 
-/// Validates the task to run once.
 pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>, UsageError> {
     let flags = &typed.once;
     // A key or a period implies --once.
@@ -223,7 +223,6 @@ pub(super) fn once(typed: &args::Run, slots: u32) -> Result<Option<(Once, Task)>
     };
     if let Some(most) = once.attempts
         && most > 1
-        // The first failure is the last, whatever the number.
         && once.on_failure == OnFailure::Stop
     {
         return refuse(format!(
@@ -240,7 +239,8 @@ fn refuse_what_undoes_once(typed: &args::Run, slots: u32) -> Result<(), UsageErr
         (
             "--restart",
             restarts(policy),
-            "the next candidate runs a failed task, and a success ends it: leave --restart out (--once-attempts limits the runs)",
+            "the next candidate runs a failed task, and a success ends it: \
+             leave --restart out (--once-attempts limits the runs)",
         ),
         (
             "--max-hold",

@@ -1,19 +1,17 @@
-//! Commands and words in the form in which a user would type them, in one line: for errors and for the lock's
-//! record.
+//! Commands and words as a user would type them, in one line: for errors and for the lock's record.
 
 use crate::util::is_unprintable;
 use std::ffi::{OsStr, OsString};
 use std::os::unix::ffi::OsStrExt;
 
-/// Returns the command as a user would type it into a shell, in one line.
 #[must_use]
 pub(crate) fn quoted(command: &[OsString]) -> String {
     let words: Vec<String> = command.iter().map(|word| quoted_word(word)).collect();
     words.join(" ")
 }
 
-// No crate: those refuse what is not UTF-8, or leave a line break in the word, and the log and the record are
-// read line by line.
+// No crate: those refuse what is not UTF-8, or leave a line break in the word. The log and the record are read
+// line by line.
 pub(super) fn quoted_word(word: &OsStr) -> String {
     let plain = |c: char| c.is_ascii_alphanumeric() || "_-./=:,@%+^".contains(c);
     match word.to_str() {

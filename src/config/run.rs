@@ -37,14 +37,13 @@ pub(super) const DEFAULT_PATIENCE: Duration = Duration::from_secs(30);
 #[derive(Clone, Debug)]
 pub(crate) struct Config {
     pub lock: Lock,
-    /// Instances that may have control at the same time. With more than one, `lock` is the common name.
+    /// Number of holders at once. With more than one, `lock` is the common name.
     pub slots: u32,
     pub doorbell: Option<DoorbellAddress>,
-    /// Rules with a budget. For a local disk, the code that knows the store's terms removes it.
+    /// Rules with a budget, which the code that knows the store's terms removes for a local disk.
     pub rules: Rules,
-    /// Condition for control on this machine, checked with each poll.
+    /// Condition for control, checked with each poll.
     pub only_if: Option<OsString>,
-    /// Task to run once.
     pub task: Option<crate::lease::once::Task>,
     /// Length of a lease, as in the budget.
     pub lease: Duration,
@@ -53,7 +52,6 @@ pub(crate) struct Config {
     pub health: Health,
     pub roles: Roles,
     pub contain: Contain,
-    /// Processes that get the stop signal.
     pub stop_to: StopTo,
     /// Exit status if control was not obtained.
     pub conflict_status: u8,
@@ -63,9 +61,8 @@ pub(crate) struct Config {
     pub event_log: Option<PathBuf>,
     pub ready: Ready,
     pub scheduled_events: Option<crate::azure::scheduled_events::Config>,
-    /// Variables that no child process inherits.
     pub withheld: Vec<OsString>,
-    /// Flags that do nothing for a lock without a lease.
+    /// Flags that do nothing without a lease.
     pub(super) of_leases: Vec<&'static str>,
     /// Locks held for the command that this process belongs to.
     outer: Vec<String>,
@@ -91,19 +88,20 @@ impl Config {
         refuse_short_cooldown(cooldown, longest_poll(poll))
     }
 
-    /// Refuses a lock held for the command that this process belongs to: this instance would wait for the lock,
-    /// and the holder for this instance. Of several slots another may be free.
+    /// Refuses a lock held for the command that this process belongs to: each would wait for the other. Of several
+    /// slots another may be free.
     pub(crate) fn refuse_our_own(&self, name: &str) -> Result<(), UsageError> {
         if self.outer.is_empty() || self.slots != 1 {
             return Ok(());
         }
-        // Lossy, because a command gets a path that is no UTF-8 in this form only.
+        // A command gets a path that is no UTF-8 in this form only.
         let is_named = self.outer.iter().any(|outer| outer == name);
         let patience = patience(self.rules.patience, self.rules.wait);
         let is_it = is_named || self.lock.is_one_of(&self.outer, patience)?;
         if is_it {
             return Err(UsageError::new(format!(
-                "{name} is held for the command that this trafficcop is a part of, so it would wait for ever: leave the inner trafficcop out, or name another lock"
+                "{name} is held for the command that this trafficcop is a part of, so it would wait for ever: \
+                 leave the inner trafficcop out, or name another lock"
             )));
         }
         Ok(())
@@ -117,7 +115,7 @@ impl Config {
         )?;
         let common = &typed.common;
         refuse_a_lock_behind(common, &typed.command)?;
-        // The other settings depend on the lock, and of two mistakes it is the one to report.
+        // First: the other settings depend on the lock, and of two mistakes it is the one to report.
         let basis = Basis::new(common, typed.health.checks.is_by_https())?;
         let (once, task) = once(&typed, basis.slots)?.unzip();
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
@@ -157,7 +155,7 @@ impl Config {
     }
 }
 
-/// Refuses a flag without effect: it is a misunderstanding, and cheaper now.
+/// Refuses a flag without effect: it is a misunderstanding.
 pub(super) fn refuse_first<const N: usize>(
     flags: [(&'static str, bool); N],
     say: impl Fn(&str) -> String,
@@ -190,11 +188,10 @@ fn refuse_no_script(flag: &str, script: Option<&OsStr>) -> Result<(), UsageError
     Ok(())
 }
 
-/// Lock and timing: all other settings depend on them.
+/// Lock and timing, on which all other settings depend.
 pub(super) struct Basis {
     lock: Lock,
     slots: u32,
-    /// Locked files.
     files: Vec<PathBuf>,
     budget: Budget,
     poll: Duration,
@@ -252,7 +249,6 @@ impl Basis {
         })
     }
 
-    /// Returns what outputs may not be.
     pub(super) fn beside(&self, rules: &Rules) -> Beside<'_> {
         Beside {
             locks: &self.files,
@@ -304,8 +300,7 @@ impl Basis {
     }
 }
 
-/// Returns how long to wait for a drive: as long as for a store, or one step if the instance does not wait for
-/// control.
+/// Returns how long to wait for a drive: as for a store, or one step if the instance does not wait for control.
 fn patience(patience: Duration, wait: Option<Duration>) -> Duration {
     wait.map_or(patience, |wait| patience.min(wait.max(look::STEP)))
 }

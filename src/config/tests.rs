@@ -21,7 +21,7 @@ fn place() -> Host {
     }
 }
 
-/// Parses without the environment, so that the variables of the user who runs the tests change nothing.
+/// The variables of the user who runs the tests must change nothing.
 fn typed(words: &[&str]) -> args::Run {
     let definition = args::definition().mut_subcommand("run", |run| {
         run.mut_args(|arg| arg.env(None::<&'static str>))
@@ -131,7 +131,8 @@ fn hold_policy_is_off_unless_it_is_set() {
         hold_policy("--file x --restart always job").restart,
         restart(After::Any, 5, 300)
     );
-    let line = "--blob c/a --restart on-failure --restart-limit 3 --restart-window 1m --max-hold 1h --min-hold 1m --cooldown 10s job";
+    let line = "--blob c/a --restart on-failure --restart-limit 3 --restart-window 1m --max-hold 1h --min-hold 1m \
+        --cooldown 10s job";
     let wanted = HoldPolicy {
         restart: restart(After::Failure, 3, 60),
         max_hold: Some(Duration::from_secs(3600)),

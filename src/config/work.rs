@@ -23,7 +23,7 @@ use crate::guardian::{Contain, StopTo};
 use crate::queue::storage::Encoding;
 use crate::units::show;
 
-// Lock times that a storage queue allows and that leave time to renew.
+// A storage queue allows these, and they leave time to renew.
 const LOCK_TIME: RangeInclusive<Duration> =
     Duration::from_secs(2)..=Duration::from_secs(7 * 24 * 3600);
 
@@ -42,17 +42,13 @@ pub struct Work {
     pub source: Source,
     /// Limit in bytes.
     pub max_body: u64,
-    /// Messages processed at the same time.
     pub concurrency: usize,
     /// Process one message, and end with its command's status.
     pub once: bool,
-    /// Messages after which `work` ends.
     pub max_messages: Option<u64>,
-    /// Time without a message after which `work` ends.
     pub idle_exit: Option<Duration>,
     /// Time for which the queue may refuse a credential that it has accepted.
     pub auth_patience: Duration,
-    /// Pass messages in directories.
     pub in_directories: bool,
     pub timeout: Option<Duration>,
     pub stop_signal: i32,
@@ -65,7 +61,6 @@ pub struct Work {
     /// Delay of a failed message: first and longest.
     pub retry_delay: (Duration, Duration),
     pub dead_letter_exit: ExitStatuses,
-    /// Exit statuses that do not.
     pub retry_exit: ExitStatuses,
     /// Share of the lock time, in per cent.
     pub renew_at: u32,
@@ -81,25 +76,23 @@ pub struct Work {
     pub status_file: Option<PathBuf>,
     pub event_log: Option<PathBuf>,
     pub listen: Option<crate::serve::Address>,
-    /// Variables that no command inherits.
     pub withheld: Vec<OsString>,
     /// Command and arguments; not empty.
     pub command: Vec<OsString>,
 }
 
 impl Work {
-    /// Validates the settings of `work`.
+    /// Validates the settings.
     pub fn new(typed: args::Work, host: &Host) -> Result<Work, UsageError> {
         refuse_no_command(
             &typed.command,
             "no command: write after -- what runs for each message, as in 'trafficcop work --queue NAME -- ./handle'",
         )?;
-        // First, as the lock in `run`: of two mistakes it is the one to report.
+        // First, like the lock in `run`: of two mistakes it is the one to report.
         let source = Source::new(&typed)?;
         if typed.at_most_once {
             refuse_at_most_once(&typed, &source)?;
         }
-        // The queue is the lock, not a file.
         let beside = Beside {
             locks: &[],
             patience: DEFAULT_PATIENCE,
@@ -108,7 +101,6 @@ impl Work {
         let concurrency = typed.concurrency.unwrap_or(Ok(1))?;
         let max_messages = typed.max_messages.transpose()?;
         if typed.once {
-            // `--max-messages 1` says the same.
             if let Some(most) = max_messages.filter(|most| *most != 1) {
                 return Err(UsageError::new(format!(
                     "--once and --max-messages {most} contradict each other: choose one"
@@ -131,7 +123,6 @@ impl Work {
             max_body: typed.max_body.unwrap_or(Ok(DEFAULT_BODY))?,
             concurrency,
             once: typed.once,
-            // A limit of one that passes on the command's status.
             max_messages: if typed.once { Some(1) } else { max_messages },
             idle_exit: typed.idle_exit.transpose()?,
             auth_patience: typed.auth_patience.unwrap_or(Ok(AUTH_PATIENCE))?,
@@ -169,7 +160,8 @@ impl Work {
 fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageError> {
     if source.sessions().is_some() {
         return Err(UsageError::new(
-            "--at-most-once does not go with --sessions: a session's next message waits for the end of the command, which a settled message does not wait for",
+            "--at-most-once does not go with --sessions: a session's next message waits for the end of the command, \
+             which a settled message does not wait for",
         ));
     }
     let flags = [
@@ -180,12 +172,12 @@ fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageE
     ];
     refuse_first(flags, |flag| {
         format!(
-            "{flag} does not go with --at-most-once: the message is gone before its command starts: leave it out (or unset its variable)"
+            "{flag} does not go with --at-most-once: the message is gone before its command starts: \
+             leave it out (or unset its variable)"
         )
     })
 }
 
-/// Validates the lock time of a storage queue.
 fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
     let lock_time = typed.lock_time.clone().unwrap_or(Ok(DEFAULT_LOCK_TIME))?;
     if !LOCK_TIME.contains(&lock_time) {
@@ -194,7 +186,6 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
             show(lock_time)
         )));
     }
-    // `visibilitytimeout` takes whole seconds.
     if lock_time.subsec_nanos() != 0 {
         return Err(UsageError::new(format!(
             "--lock-time {}: a message is locked for whole seconds: take {}s",
@@ -203,7 +194,7 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
         )));
     }
     let share = typed.renew_at.clone().unwrap_or(Ok(DEFAULT_RENEW_AT))?;
-    // Two renewals must fit in: else one lost answer costs the message.
+    // Otherwise one lost answer costs the message.
     let sound = Budget::for_lock(lock_time, share).validate();
     sound.map_err(|why| {
         UsageError::new(format!(
@@ -214,24 +205,23 @@ fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
     Ok(lock_time)
 }
 
-/// A queue, with the settings of its kind.
+/// Queue with the settings of its kind.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Source {
     Storage(Storage),
-    /// A queue or a subscription on Azure Service Bus.
+    /// Queue or subscription on Azure Service Bus.
     #[cfg(feature = "service-bus")]
     ServiceBus(ServiceBus),
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Storage {
-    /// Name or URL, whose rules the queue checks. May contain a secret.
+    /// Name or URL, which may contain a secret.
     pub queue: String,
     pub create: bool,
     pub options: AuthOptions,
-    /// Default: `QUEUE-poison`.
+    /// `QUEUE-poison` by default.
     pub poison_queue: Option<String>,
-    /// `None` if it was not set.
     pub encoding: Option<Encoding>,
     pub lock_time: Duration,
 }
@@ -254,16 +244,14 @@ pub struct ServiceBus {
 pub struct Sessions {
     /// Time without a message until a session is given up.
     pub idle: Duration,
-    /// Messages until a session is given up.
     pub messages: Option<u64>,
-    /// Wait before the first message of a session: its last worker may need as long to hear that it is lost.
+    /// Wait before the first message: the last worker may need as long to hear that the session is lost.
     pub lock_delay: Duration,
 }
 
 impl Sessions {
-    /// Longest that a command may run after its session's lock was lost.
-    // Half of the shortest `--lock-delay`, not of this worker's: the next worker waits for its own, known only
-    // to be no shorter.
+    /// Longest that a command may run after its session's lock was lost: half of the shortest `--lock-delay`. Not of
+    /// this worker's: the next worker waits for its own, known only to be no shorter.
     pub const GRACE_ON_LOSS: Duration = Duration::from_secs(1);
 }
 
@@ -324,7 +312,7 @@ impl Source {
         }
     }
 
-    /// Returns the queue's address if it can contain a secret.
+    /// Returns the address if it can contain a secret.
     fn target(&self) -> &str {
         match self {
             Source::Storage(storage) => &storage.queue,
@@ -333,7 +321,6 @@ impl Source {
         }
     }
 
-    /// Returns the variable named for a connection string.
     fn named_variable(&self) -> Option<&str> {
         match self {
             Source::Storage(_) => None,
@@ -342,12 +329,12 @@ impl Source {
         }
     }
 
-    /// Returns the default; `None` leaves it to the queue.
+    /// Returns `None` to leave it to the queue.
     fn attempts(&self) -> Option<u32> {
         match self {
-            // The service counts attempts without a limit: a bad message would come for ever.
+            // The service counts without a limit: a bad message would come for ever.
             Source::Storage(_) => Some(DEFAULT_ATTEMPTS),
-            // Its owner has chosen a limit, which cannot be switched off.
+            // Its owner's limit cannot be switched off.
             #[cfg(feature = "service-bus")]
             Source::ServiceBus(_) => None,
         }

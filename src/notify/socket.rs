@@ -1,5 +1,4 @@
-//! The sockets: the service manager's, and those that the commands get in its place. A message is sent at
-//! once, or not at all.
+//! The sockets: the service manager's, and those that the commands get in its place.
 //!
 //! Made after the guardians were forked, so that no guardian has them.
 
@@ -17,8 +16,7 @@ use crate::core::WatchdogWord;
 use crate::util::ours_in;
 
 pub(crate) const VARIABLE: &str = "NOTIFY_SOCKET";
-/// Variables of the service manager for this process only. The command gets another socket; other child
-/// processes get none.
+/// Variables for this process only. The command gets another socket; other child processes get none.
 pub(crate) const PRIVATE: [&str; 3] = [VARIABLE, "WATCHDOG_USEC", "WATCHDOG_PID"];
 
 pub(crate) struct Surroundings<'a> {
@@ -43,12 +41,11 @@ impl<'a> Surroundings<'a> {
         self.get(VARIABLE)
     }
 
-    /// Returns the longest pause between signs of life that the service manager accepts.
     pub(super) fn watchdog(&self) -> Option<Duration> {
         let span = self.get("WATCHDOG_USEC")?;
         let ours = self.get("WATCHDOG_PID");
         let number = |text: &OsStr| text.to_str()?.parse::<u64>().ok();
-        // The watchdog is another process's: feeding it would hide that this process hangs.
+        // Feeding another process's watchdog would hide that this process hangs.
         if ours.is_some_and(|pid| number(&pid) != Some(u64::from(self.pid))) {
             return None;
         }
@@ -67,10 +64,9 @@ pub(super) struct Socket {
 }
 
 impl Socket {
-    /// Opens a connection to the socket of this name: a path, or an abstract name after '@'.
     pub(super) fn open(name: &OsStr) -> io::Result<Socket> {
         let bytes = name.as_bytes();
-        // As in sd_notify(3); a relative path would depend on the working directory.
+        // As in sd_notify(3). A relative path would depend on the working directory.
         let address = match bytes.first() {
             Some(b'@') => SocketAddr::from_abstract_name(&bytes[1..])?,
             Some(b'/') => SocketAddr::from_pathname(Path::new(name))?,
@@ -86,11 +82,11 @@ impl Socket {
         Ok(Socket { socket, address })
     }
 
-    /// Sends a message; [`io::ErrorKind::WouldBlock`] if there is no room for it now.
+    /// Returns [`io::ErrorKind::WouldBlock`] if there is no room now.
     pub(super) fn send(&self, message: &str) -> io::Result<()> {
         let sent = self.socket.send_to_addr(message.as_bytes(), &self.address);
         sent.map(drop).map_err(|why| {
-            // The receiver's queue (EAGAIN) or the kernel's memory is full: both are temporary.
+            // The kernel's memory is full, which is temporary like a full queue (EAGAIN).
             if why.raw_os_error() == Some(libc::ENOBUFS) {
                 return io::ErrorKind::WouldBlock.into();
             }
@@ -109,8 +105,7 @@ const QUEUE: usize = 1024;
 
 /// The sockets of the commands' `NOTIFY_SOCKET`, in a private directory.
 ///
-/// Each concurrent command has its own, which identifies the sender. A command's message is data: one that is
-/// not understood is ignored.
+/// Each concurrent command has its own, which identifies the sender. A message that is not understood is ignored.
 #[derive(Debug)]
 pub(super) struct Proxy {
     directory: PathBuf,
@@ -118,8 +113,7 @@ pub(super) struct Proxy {
 }
 
 impl Proxy {
-    /// Makes the sockets in the first usable directory: the service manager's private one comes before shared
-    /// ones.
+    /// Tries the service manager's private directory before shared ones.
     pub(super) fn make(here: &Surroundings<'_>, commands: usize) -> io::Result<Proxy> {
         let own = here
             .get("RUNTIME_DIRECTORY")
@@ -145,7 +139,7 @@ impl Proxy {
         if !place.is_absolute() {
             return Err(io::ErrorKind::InvalidInput.into());
         }
-        // An unpredictable name, and a new directory: /tmp is shared.
+        // An unpredictable name in a new directory: /tmp is shared.
         let name = format!("{PREFIX}{}.{:08x}", std::process::id(), fastrand::u32(..));
         let directory = place.join(name);
         // Access to the socket allows a READY=1 for this instance.
@@ -159,7 +153,7 @@ impl Proxy {
             socket.set_nonblocking(true)?;
             proxy.sockets.push(socket);
         }
-        // Each SIGKILL leaves a directory behind, which no other program removes.
+        // No other program removes the directory that a SIGKILL leaves behind.
         sweep(place);
         Ok(proxy)
     }
@@ -175,7 +169,6 @@ impl Proxy {
         self.sockets.iter().map(UnixDatagram::try_clone).collect()
     }
 
-    /// Takes the unread messages of the command with this number, but no more than a socket can hold.
     pub(super) fn unheard(&self, number: usize) -> Vec<Vec<u8>> {
         let Some(socket) = self.sockets.get(number) else {
             return Vec::new();
@@ -225,8 +218,8 @@ pub(super) struct Notification {
 }
 
 impl Notification {
-    /// Reads a message. `MAINPID`, `FDSTORE` and the like are ignored. Descriptors are not received, so the
-    /// kernel closes them, which is the answer that `BARRIER` waits for.
+    /// Ignores `MAINPID`, `FDSTORE` and the like. Descriptors are not received, so the kernel closes them: the answer
+    /// that `BARRIER` waits for.
     pub(super) fn read(message: &[u8]) -> Notification {
         let mut said = Notification::default();
         for line in String::from_utf8_lossy(message).lines() {
@@ -310,7 +303,6 @@ mod tests {
             let mut bytes = [0; 16];
             let length = socket.recv(&mut bytes).unwrap();
             assert_eq!(&bytes[..length], b"READY=1");
-            // Without a reader the socket is full at some time.
             let full = (0..1_000_000)
                 .find_map(|_| way.send("STATUS=x").err())
                 .unwrap();

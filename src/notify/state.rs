@@ -1,7 +1,7 @@
 //! Decides what to tell the service manager, and runs the tasks for it.
 //!
-//! Part of [`super`], which holds the lock; nothing waits while the lock is held. The tasks run on the
-//! supervisor's own runtime: if its loop hangs, so do they, and the watchdog notices.
+//! Nothing waits while the lock is held. The tasks run on the supervisor's own runtime: if its loop hangs, so do
+//! they, and the watchdog notices.
 
 use std::io;
 use std::sync::Arc;
@@ -63,12 +63,12 @@ impl State {
         if said.ready && self.ready == Ready::Command {
             self.is_ready();
         }
-        // Not for the service manager, whose unit goes on to compete: it is for standbys.
+        // For standbys, not for the service manager, whose unit goes on to compete.
         if let Some(told) = self.stopping.as_ref().filter(|_| said.stopping) {
-            // It fails only if this instance does not compete any more.
+            // Fails only if this instance does not compete any more.
             let _ = told.send(());
         }
-        // Plain and cut: it goes into one line, which every `systemctl status` shows.
+        // It goes into one line, which every `systemctl status` shows.
         if let (Some(status), Some(command)) = (said.status, self.commands.get_mut(number)) {
             let status: String = report::plain(&status).chars().take(STATUS_LIMIT).collect();
             command.said = Some(status).filter(|status| !status.is_empty());
@@ -95,10 +95,8 @@ impl State {
         text
     }
 
-    /// Sends everything that is due in one message.
-    ///
-    /// If both READY and STOPPING are due, READY goes first in a message of its own: systemd takes only one
-    /// of them from a message.
+    /// Sends everything that is due in one message, but READY before STOPPING: systemd takes only one of them from a
+    /// message.
     pub(super) fn settle(&mut self) {
         if self.owes.ready && self.owes.stopping {
             let sent = self.send("READY=1\n");
@@ -120,7 +118,7 @@ impl State {
                 message.push_str(line);
             }
         }
-        // With READY or STOPPING it goes at once: a message is sent anyway.
+        // With READY or STOPPING it goes at once.
         if status == Due::Soon && message.is_empty() && now < self.told_at + PACE {
             return;
         }
@@ -132,10 +130,10 @@ impl State {
         }
         let sent = self.send(&message);
         if status != Due::Never {
-            // On a failure, too: a dead socket must not be tried again without end.
+            // A dead socket must not be tried again without end.
             self.told_at = now;
         }
-        // All or nothing: a READY without its STATUS would show the old state as the new one.
+        // A READY without its STATUS would show the old state as the new one.
         if sent.is_ok() {
             self.owes = Owes::default();
         }
@@ -147,7 +145,7 @@ impl State {
             return;
         };
         let is_full = why.kind() == io::ErrorKind::WouldBlock;
-        // Retry only a temporary failure: a socket that is gone stays gone.
+        // A socket that is gone stays gone.
         self.owes.again = is_full && self.owes != Owes::default();
         if !is_full && !std::mem::replace(&mut self.told, true) {
             tracing::warn!("the service manager cannot be reached: {why}: continuing without it");
@@ -155,21 +153,20 @@ impl State {
     }
 }
 
-/// Interval of the requests for more time while this instance stops.
+/// Pace of the requests for more time while this instance stops.
 const MORE: Duration = Duration::from_secs(5);
 /// Time that each request asks for: a supervisor that is later is stuck.
 const EXTENSION: Duration = Duration::from_secs(20);
-/// Pause before the next attempt when there is no room for a message.
+/// Pause when there is no room for a message.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Feeds the watchdog twice in its period, if supervisor and all guardians give a sign of life.
+/// Feeds the watchdog twice in its period, after a sign of life of supervisor and guardians.
 pub(super) async fn feed(manager: Arc<Inner>, health_check: Vec<Arc<HealthCheck>>, span: Duration) {
-    // As sd_watchdog_enabled(3) advises, so that one late message does no harm.
+    // As sd_watchdog_enabled(3) advises.
     let half = (span / 2).max(Duration::from_millis(1));
     loop {
         let began = Instant::now();
         all_answer(&health_check).await;
-        // Without a retry: a late sign of life would be wrong.
         manager.say("WATCHDOG=1\n");
         sleep(half.saturating_sub(Instant::now().since(began))).await;
     }
@@ -190,7 +187,6 @@ pub(super) async fn listen(manager: Arc<Inner>, number: usize, socket: UnixDatag
     }
 }
 
-/// Asks for more time while this instance stops, and sends what there was no room for.
 pub(super) async fn attend(manager: Arc<Inner>) {
     loop {
         let more = if manager.is_stopping() {
@@ -203,7 +199,7 @@ pub(super) async fn attend(manager: Arc<Inner>) {
             () = manager.stirred.notified() => {}
             () = sleep(wait) => {}
         }
-        // Before the request for more time: if there is room for one message, this one matters more.
+        // First: if there is room for one message only, this one matters more.
         manager.try_again();
         if manager.is_stopping() {
             manager.say(&format!("EXTEND_TIMEOUT_USEC={}\n", EXTENSION.as_micros()));

@@ -2,7 +2,7 @@ use std::path::Path;
 
 use super::*;
 
-/// Returns a service manager's socket in this directory, and the handle that sends to it.
+/// Returns a service manager's socket, and the handle that sends to it.
 fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, ServiceManager) {
     let path = place.join("manager");
     let manager = UnixDatagram::bind(&path).unwrap();

@@ -1,5 +1,5 @@
-//! The log as an observer: words each change of state, and remembers what its lines reported about this
-//! instance's control. For people only: nothing depends on it.
+//! The log as an observer: words each change of state, and remembers what its lines reported of control. Nothing
+//! depends on it.
 
 use std::fmt::Write as _;
 use std::time::Duration;
@@ -15,30 +15,28 @@ use crate::units;
 #[derive(Default)]
 pub(crate) struct LogObserver {
     looks_once: bool,
-    /// Number of instances that can have control at the same time.
     slots: u32,
     lock: String,
     tenure: Tenure,
     ring: Option<Ring>,
-    /// The line "in control", held back until its deadline is known.
+    /// Line "in control", held back until its deadline is known.
     pending: Option<Line>,
 }
 
 #[derive(Default)]
 struct Tenure {
     token: Option<u64>,
-    /// When the command is killed if the lease is not renewed.
+    /// End of the command without a renewal.
     deadline: Option<Instant>,
-    /// When the command is killed after it was told to end.
+    /// End of the command after the stop signal.
     grace: Option<Instant>,
-    /// The drain was requested, not caused by a loss of control.
     is_asked: bool,
-    /// The command ended by itself with status 0, which its caller sees.
+    /// The command ended by itself with 0, which its caller sees.
     succeeded: bool,
 }
 
 impl Tenure {
-    /// Returns the shortest time that the command has left without a renewal; `None` without a deadline.
+    /// Returns the shortest time that the command has left without a renewal.
     fn left(&self, now: Instant) -> Option<Duration> {
         // SIGKILL comes at the earlier one; a renewal moves only the first.
         let ends = [self.deadline, self.grace];
@@ -51,7 +49,7 @@ fn until(end: Option<Instant>, now: Instant) -> Option<Duration> {
 }
 
 impl LogObserver {
-    /// Creates the log; for an instance that looks only `once`, standing by is no news.
+    /// Creates the log; if it looks only `once`, standing by is no news.
     pub(crate) fn new(once: bool, slots: u32) -> LogObserver {
         LogObserver {
             looks_once: once,
@@ -60,7 +58,6 @@ impl LogObserver {
         }
     }
 
-    /// Logs a notice with other words than the usual ones.
     pub(crate) fn reworded(&self, now: Instant, notice: &Notice, (level, text): (Level, String)) {
         self.line(now, Some(text::event(notice)), level, text).say();
     }
@@ -94,13 +91,13 @@ impl LogObserver {
                     ..Tenure::default()
                 };
                 line.token = Some(*token);
-                // `starts` follows in the same list of the core's actions, without a line in between.
+                // `starts` follows in the same list of the core's actions.
                 self.pending = Some(line);
                 return;
             }
             Notice::StandingBy(info) => {
                 self.tenure = Tenure::default();
-                // The holder's token, for a reader who wants to know the holder.
+                // The holder's token.
                 (line.token, line.left) = (info.token, None);
                 line.text += &text::other_command(info, super::command());
                 // An instance that looks once reports the holder at its end.
@@ -152,7 +149,7 @@ impl LogObserver {
         line.say();
     }
 
-    /// Logs the start of the command, which is killed at `kill_at` if the lease is not renewed.
+    /// Logs the start; without a renewal the command is killed at `kill_at`.
     fn starts(&mut self, now: Instant, kill_at: Instant, slot: u32) {
         (self.tenure.deadline, self.tenure.grace) = (Some(kill_at), None);
         self.tenure.succeeded = false;
@@ -176,7 +173,7 @@ impl LogObserver {
 
 impl LogObserver {
     fn rang(&mut self, now: Instant, ring: Ring) {
-        // A silent doorbell is tried at each look: log it once.
+        // A silent doorbell is tried at each look.
         if self.ring.replace(ring) == Some(ring) {
             return;
         }
@@ -199,7 +196,6 @@ impl LogObserver {
             HealthEvent::Answered { again: true } => {
                 (Level::INFO, "--health succeeds again".to_owned())
             }
-            // The drain reports later failures.
             HealthEvent::Failed { number, .. } | HealthEvent::NotAsked { number, .. } => {
                 let text = text::failing_health(health).unwrap_or_default();
                 let is_news = *number == 1;
@@ -247,7 +243,7 @@ impl Observer for LogObserver {
 pub struct MessageRow {
     /// Id of the message in its queue.
     pub id: String,
-    /// Session that the message belongs to.
+    /// Session of the message.
     pub session: Option<String>,
     /// Number of the attempt, from 1.
     pub attempt: u32,
@@ -255,11 +251,11 @@ pub struct MessageRow {
     pub outcome: &'static str,
     /// Reason in one word, if something went wrong.
     pub reason: Option<String>,
-    /// Details of the reason, for a person.
+    /// Details for a person.
     pub detail: Option<String>,
-    /// Exit status of the command, or 128+n for signal n.
+    /// Exit status, or 128+n for signal n.
     pub exit: Option<i32>,
-    /// Running time of the command.
+    /// Running time.
     pub duration: Option<Duration>,
     /// Number of renewals of the message's lock.
     pub renewals: u32,
@@ -297,7 +293,7 @@ impl MessageRow {
 
     fn level(&self) -> Level {
         match self.outcome {
-            // First, because it needs a person's attention.
+            // First: it needs a person's attention.
             _ if self.overlap => Level::ERROR,
             "completed" | "retried" | "released" => Level::INFO,
             _ => Level::WARN,
@@ -337,12 +333,13 @@ pub(crate) fn message_row(row: &MessageRow) {
     if row.overlap {
         tracing::error!(
             message_id = id,
-            "message {id}: the command may have run at the same time as another one for the same message: check what both have written"
+            "message {id}: the command may have run at the same time as another one for the same message: \
+             check what both have written"
         );
     }
 }
 
-/// Logs a notice about the lock of one message, unless the message's own line will report it.
+/// Logs a notice, unless the message's own line reports it.
 pub(crate) fn message_notice(id: &str, notice: &Notice, now: Instant) {
     let (level, text) = text::of_notice(notice, now);
     if matches!(

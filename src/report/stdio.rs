@@ -1,18 +1,16 @@
-//! Writes to stderr and stdout, whose readers may have stopped reading: neither may block trafficcop.
+//! Writes to stderr and stdout without ever blocking on a reader that has stopped reading.
 //!
-//! **Stderr** never waits: a supervisor that blocks on a full pipe, or on a terminal held by Ctrl-S, does not
-//! renew. Setting `O_NONBLOCK` is not possible: the command and the parent process share the description. So
-//! a pipe or a terminal is opened again, which gives a separate description; a socket is written with
-//! `MSG_DONTWAIT`; for anything else (files do not block) `poll` comes first. A line that does not fit is
-//! dropped, and the next one that fits reports the number of dropped lines.
+//! **Stderr**: a supervisor that blocks on a full pipe, or on a terminal held by Ctrl-S, does not renew.
+//! `O_NONBLOCK` cannot be set: the command and the parent process share the description. So a pipe or a terminal
+//! is opened again; a socket is written with `MSG_DONTWAIT`; before anything else comes `poll`. A line that does
+//! not fit is dropped, and the next one that fits reports the number.
 //!
-//! **Stdout** has lines for a program that reads them through a pipe. [`LineWriter`] never waits. `announce`
-//! uses it in its own loop, and [`LineSender`] in a thread of the supervisor (`elect`); only one of the two
-//! processes writes at a time. A line that was not begun can be retracted: it may have become untrue while it
-//! waited.
+//! **Stdout**: `announce` uses [`LineWriter`] in its own loop, and the supervisor (`elect`) [`LineSender`] in a
+//! thread. Only one of the two processes writes at a time. A line that was not begun can be retracted: it may
+//! have become untrue.
 //!
-//! At the end are the answers of commands that inspect or intervene, and a question to a person. Those wait
-//! for their reader: never use them while this instance is in control.
+//! At the end are the answers of commands, and a question to a person. Those wait for their reader: never use
+//! them while this instance is in control.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -30,21 +28,17 @@ use tokio::sync::oneshot;
 use crate::exit::ExitAction;
 use crate::util::lock;
 
-/// Destination of lines, and the notes still owed to its reader.
 pub(super) struct Sink<F> {
     fd: F,
     way: Way,
-    /// Number of lines dropped since the last one that was written.
     dropped: AtomicU64,
-    /// The last line was written in part: the next one must begin on a new line.
+    /// The next line must begin with a newline.
     torn: AtomicBool,
 }
 
 pub(super) enum Way {
-    /// A separate description with `O_NONBLOCK`.
     Own(OwnedFd),
     Socket,
-    /// `poll` before `write`.
     AskFirst,
 }
 
@@ -58,8 +52,7 @@ impl Way {
                 MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
             ),
             Way::AskFirst => {
-                // Another process may fill it between the two calls, but only a pipe or terminal that could
-                // not be opened again.
+                // Another process may fill it in between, but only a pipe or terminal that could not be opened again.
                 let mut asked = [PollFd::new(fd, PollFlags::POLLOUT)];
                 match poll(&mut asked, PollTimeout::ZERO) {
                     Ok(1..) => write(fd, text),
@@ -83,13 +76,12 @@ impl<F: AsFd> Sink<F> {
 
     pub(super) fn put(&self, line: &[u8]) {
         let dropped = self.dropped.load(Ordering::Relaxed);
-        // In one write: two processes may share this pipe, and their lines must not mix.
+        // One write: two processes may share this pipe, and their lines must not mix.
         let mut text = Vec::new();
         if self.torn.load(Ordering::Relaxed) {
             text.push(b'\n');
         }
         if dropped > 0 {
-            // Not in the log's format: it is not an event.
             let note = format!(
                 "trafficcop: warning: {dropped} lines of this log were dropped because its reader was too slow\n"
             );
@@ -99,7 +91,7 @@ impl<F: AsFd> Sink<F> {
         match self.write(&text) {
             Ok(written) => {
                 self.torn.store(written < text.len(), Ordering::Relaxed);
-                // Subtract: another thread may have dropped a line meanwhile.
+                // Another thread may have dropped a line meanwhile.
                 self.dropped.fetch_sub(dropped, Ordering::Relaxed);
             }
             Err(_) => {
@@ -121,7 +113,7 @@ pub(super) fn way(fd: BorrowedFd<'_>) -> Way {
     if kind == SFlag::S_IFSOCK {
         return Way::Socket;
     }
-    // Through /proc: the same pipe, but a separate description, so that O_NONBLOCK affects no other process.
+    // Through /proc: a separate description of the same pipe, so that O_NONBLOCK affects no other process.
     if kind == SFlag::S_IFIFO || isatty(fd).unwrap_or(false) {
         let path = format!("/proc/self/fd/{}", std::os::fd::AsRawFd::as_raw_fd(&fd));
         let flags = OFlag::O_WRONLY | OFlag::O_NONBLOCK | OFlag::O_NOCTTY | OFlag::O_CLOEXEC;
@@ -152,8 +144,8 @@ impl io::Write for Stderr {
     }
 }
 
-/// Writes why the process ends when its state cannot be trusted any more. It uses the system call, because
-/// the log takes locks, and waits only briefly.
+/// Writes why the process ends when its state cannot be trusted any more. Uses the system call, because the log
+/// takes locks, and waits only briefly.
 pub fn last_words(text: &str) {
     const LIMIT: u8 = 100;
     let stderr = io::stderr();
@@ -164,7 +156,7 @@ pub fn last_words(text: &str) {
     }
 }
 
-/// Progress of the lines that wait.
+/// Progress of waiting lines.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum WriteProgress {
     /// Every line is written.
@@ -175,7 +167,7 @@ pub enum WriteProgress {
     Never(Errno),
 }
 
-/// Writer of whole lines to a reader that may not read.
+/// Writer of whole lines that never waits for its reader.
 pub struct LineWriter<F> {
     fd: F,
     way: Way,
@@ -202,7 +194,7 @@ impl<F: AsFd> LineWriter<F> {
         }
     }
 
-    /// Queues a line in place of one that was not written yet.
+    /// Queues a line in place of one that was not begun.
     pub fn say(&mut self, line: String) {
         self.next = Some(line);
     }
@@ -212,13 +204,13 @@ impl<F: AsFd> LineWriter<F> {
         self.next.take().is_some()
     }
 
-    /// Returns whether a line waits that was not begun.
+    /// Returns whether a line waits to be begun.
     #[must_use]
     pub fn is_about_to_begin(&self) -> bool {
         self.next.is_some() && self.rest.is_empty()
     }
 
-    /// Writes what the reader takes.
+    /// Writes as much as the reader takes.
     pub fn push(&mut self) -> WriteProgress {
         loop {
             if self.rest.is_empty() {
@@ -281,7 +273,7 @@ fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, 
             Err(errno) => return Err(errno),
         }
     }
-    // Check it before the other one: output after a hang-up reaches no reader.
+    // First: output after a hang-up reaches no reader.
     let hung_up = PollFlags::POLLERR | PollFlags::POLLHUP | PollFlags::POLLNVAL;
     if asked[0]
         .revents()
@@ -292,8 +284,7 @@ fn wait(fd: BorrowedFd<'_>, waits: bool, other: BorrowedFd<'_>) -> Result<bool, 
     Ok(asked[1].any().unwrap_or(true))
 }
 
-/// Writes to stdout with the help of a thread, which notices a reader that hangs up even without output. A
-/// reader that does not read blocks no one else.
+/// Writer to stdout with a thread, which notices a reader that hangs up even without output.
 pub struct LineSender {
     shared: Arc<Shared>,
     wake: io::PipeWriter,
@@ -316,7 +307,7 @@ impl LineSender {
     /// # Errors
     /// If the pipe or the thread cannot be created.
     pub fn begin() -> io::Result<(LineSender, oneshot::Receiver<()>)> {
-        // A pipe, because the thread waits with `poll` for it and for stdout at the same time.
+        // A pipe, because `poll` waits for it and for stdout at the same time.
         let (woken, wake) = io::pipe()?;
         let shared = Arc::new(Shared {
             out: Mutex::new(LineWriter::of_stdout()),
@@ -330,7 +321,7 @@ impl LineSender {
             .spawn(move || {
                 let errno = serve(&theirs, woken);
                 *lock(&theirs.gone) = Some(errno);
-                // It fails only if the process is already leaving.
+                // Fails only if the process is already leaving.
                 let _ = tell.send(());
             })?;
         Ok((LineSender { shared, wake }, gone))
@@ -340,11 +331,10 @@ impl LineSender {
     pub fn say(&mut self, line: String) {
         let mut out = self.shared.out();
         out.say(line);
-        // Write here if possible: through the thread it would come late.
+        // Through the thread it would come late.
         let said = out.push();
         drop(out);
         if said != WriteProgress::All {
-            // The thread waits for room, or finds out that the reader is gone.
             let _ = self.wake.write(&[0]);
         }
     }
@@ -371,8 +361,7 @@ fn serve(shared: &Shared, mut woken: io::PipeReader) -> Errno {
         };
         match wait(stdout.as_fd(), waits, woken.as_fd()) {
             Ok(true) => {
-                // Empty the pipe: the lines are in the writer. An end of file means that the sender was
-                // dropped.
+                // An end of file means that the sender was dropped.
                 if !matches!(woken.read(&mut [0; 64]), Ok(1..)) {
                     return Errno::ECANCELED;
                 }
@@ -507,7 +496,7 @@ mod tests {
         sink.put(b"a\n");
         sink.put(b"b\n");
         assert_eq!(sink.dropped.load(Ordering::Relaxed), 2);
-        // A named pipe cannot be opened again without a reader: `poll` comes first, and reports an error.
+        // A named pipe cannot be opened again without a reader.
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("fifo");
         nix::unistd::mkfifo(&path, Mode::S_IRWXU).unwrap();

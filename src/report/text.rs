@@ -1,5 +1,4 @@
-//! Words the messages for people: short, in the field's terms, with the reason. Pure. Called by `report`
-//! alone.
+//! Words the messages for people: short, in the field's terms, with the reason. Pure.
 
 use std::time::Duration;
 
@@ -15,7 +14,7 @@ use crate::units::{show, signal_name};
 
 pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
     let span = |until: &Instant| left(until.since(now));
-    // Without a `_`: a new notice needs a text here.
+    // No `_`: a new notice needs a text.
     let text = match notice {
         Notice::StandingBy(info) => format!("standing by{}", behind(info)),
         Notice::InControl { token } => format!("in control, token {token}"),
@@ -162,13 +161,10 @@ pub(crate) fn event(notice: &Notice) -> &'static str {
     }
 }
 
-/// Reason to hand over after too many restarts.
 const RESTARTS_SPENT: &str = "the command was restarted as often as --restart-limit allows";
 
-/// Reason to hand over although nothing is wrong.
 const HELD_LONG_ENOUGH: &str = "control was held for --max-hold: handing it over";
 
-/// Returns whether the drain was requested, not caused by a loss of control.
 pub(crate) fn is_asked(cause: &Cause) -> bool {
     matches!(
         cause,
@@ -187,7 +183,7 @@ pub(super) fn of_ending(
         // The cause alone reads as if control was obtained and given up.
         reason.insert_str(0, "control not obtained: ");
     }
-    // First, because it needs a person's attention, whatever the cause.
+    // It needs a person's attention, whatever the cause.
     if ending.overlap {
         let line = format!(
             "{reason}; the command may have run at the same time as another holder's: exit status {}",
@@ -196,7 +192,6 @@ pub(super) fn of_ending(
         return Some((Level::ERROR, line));
     }
     match (&ending.cause, leave) {
-        // Its end was reported when it came, and its status is the exit status.
         (Cause::CommandEnded, _) => None,
         // With -E 0 a machine that has nothing to do gives no warning.
         (Cause::Stopped(_), _)
@@ -214,7 +209,7 @@ pub(super) fn of_ending(
     }
 }
 
-/// Describes a cause in one line; `command` as it would be typed.
+/// Describes a cause in one line; `command` is as it would be typed.
 pub(crate) fn reason(cause: &Cause, command: &str) -> String {
     match cause {
         Cause::CommandEnded => "the command ended".into(),
@@ -277,7 +272,7 @@ fn hangs(hung: Hung) -> String {
     }
 }
 
-/// Returns the health text for the lock's record: see [`crate::core::HealthWords`].
+/// Returns the health text for the record: see [`crate::core::HealthWords`].
 pub(crate) fn recorded_health(event: &HealthEvent) -> Option<String> {
     match event {
         HealthEvent::Answered { .. } => Some(String::new()),
@@ -309,7 +304,8 @@ fn probe_failed(how: ProbeFailure) -> String {
 fn no_tls(why: TlsFailure) -> &'static str {
     match why {
         TlsFailure::UnknownIssuer => {
-            "met a certificate whose issuer is not trusted on this machine: name the authority's in SSL_CERT_FILE or --ca-file"
+            "met a certificate whose issuer is not trusted on this machine: \
+             name the authority's in SSL_CERT_FILE or --ca-file"
         }
         TlsFailure::OtherName => {
             "met a certificate for another name: use that name in the URL, or replace the certificate"
@@ -318,7 +314,8 @@ fn no_tls(why: TlsFailure) -> &'static str {
             "met a certificate that has expired, or is not valid yet: renew it, or check this machine's clock"
         }
         TlsFailure::IsAuthority => {
-            "met the certificate of an authority (CA:TRUE) as the server's own: have the authority sign one for the server"
+            "met the certificate of an authority (CA:TRUE) as the server's own: \
+             have the authority sign one for the server"
         }
         TlsFailure::NotSpoken => "met a server that does not speak TLS: use http://",
         TlsFailure::Other => "could not begin TLS: -v shows why",
@@ -335,7 +332,8 @@ pub(crate) fn failing_health(event: &HealthEvent) -> Option<String> {
         HealthEvent::NotAsked { errno, .. } => {
             let how = probe_failed(ProbeFailure::NoRoom(*errno));
             Some(format!(
-                "--health {how}: this is no failure of the command and does not count; check the limits of this machine (ulimit -a, pids.max)"
+                "--health {how}: this is no failure of the command and does not count; \
+                 check the limits of this machine (ulimit -a, pids.max)"
             ))
         }
         HealthEvent::Hung(hung) => Some(hangs(*hung)),
@@ -367,11 +365,13 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
         }
         // In `--doorbell ADDR -- job` the flag takes no separate value, so clap takes ADDR for the command.
         libc::ENOENT if is_a_value_of_a_flag(command) => {
-            "the words before -- were taken as the command, because no flag takes them (write --doorbell and --page-blob with '=')"
+            "the words before -- were taken as the command, because no flag takes them (write --doorbell and \
+             --page-blob with '=')"
         }
         libc::ENOENT => "check the name and PATH, and the interpreter if it is a script",
         libc::EACCES => {
-            "make it executable (a directory cannot be run), or check whether the file system forbids it, or a directory of its path or of PATH is not searchable"
+            "make it executable (a directory cannot be run), or check whether the file system forbids it, \
+             or a directory of its path or of PATH is not searchable"
         }
         libc::ENOEXEC => "a script needs a first line like #!/bin/sh",
         // The guardian and the hooks return it if an old process tree is still alive.
@@ -379,7 +379,8 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
             "nothing was run: perhaps a process that a dead instance left here cannot be killed (ps shows state D)"
         }
         _ if exit::is_for_want_of_room(errno) => {
-            "nothing was run: this machine has no more of it: check its limits (ulimit -a, LimitNOFILE=, pids.max), and try again"
+            "nothing was run: this machine has no more of it: check its limits (ulimit -a, LimitNOFILE=, \
+             pids.max), and try again"
         }
         _ => "nothing was run",
     };
@@ -396,8 +397,7 @@ fn is_a_value_of_a_flag(command: &str) -> bool {
     words.next().is_some_and(is_address) || words.next() == Some("--")
 }
 
-/// Returns whether a command, as it would be typed, is one quoted text with blanks: a line for a shell. The
-/// text may be cut at its end.
+/// Returns whether a command is one quoted text with blanks: a line for a shell. It may be cut at its end.
 fn is_one_text(command: &str) -> bool {
     let word = command.replace(r"'\''", "");
     word.strip_prefix('\'').is_some_and(|rest| {
@@ -415,7 +415,6 @@ pub(super) fn behind(info: &HolderInfo) -> String {
     if let Some(text) = &info.foreign {
         return format!(": {text}");
     }
-    // With slots there may be several.
     let is = |holder: &str| if holder.contains(", ") { "are" } else { "is" };
     match (&info.holder, info.token) {
         (Some(holder), Some(token)) => format!(": {holder} is in control, token {token}{draining}"),
@@ -440,7 +439,7 @@ pub(super) fn other_command(info: &HolderInfo, own: &str) -> String {
     }
 }
 
-/// Formats remaining time, rounded down, so that it never promises too much.
+/// Rounds down, so that it never promises too much.
 pub(crate) fn left(span: Duration) -> String {
     let millis = u64::try_from(span.as_millis()).unwrap_or(0);
     show(if span < Duration::from_secs(1) {
@@ -450,8 +449,7 @@ pub(crate) fn left(span: Duration) -> String {
     })
 }
 
-/// Describes when SIGKILL follows a drain: when the `grace` is over, or at the `deadline` if the lease is not
-/// renewed until then.
+/// Describes when SIGKILL comes: after the `grace`, or at the `deadline` without a renewal.
 pub(super) fn until_the_kill(grace: Option<Duration>, deadline: Option<Duration>) -> String {
     match (grace, deadline) {
         (None, None) => String::new(),

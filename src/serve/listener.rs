@@ -1,8 +1,8 @@
-//! Opens the socket of `--listen` before anything else is opened or started, so that an instance without one
-//! does not compete.
+//! Opens the socket of `--listen` before anything else is started, so that an instance without one does not
+//! compete.
 //!
-//! The socket is close-on-exec, so neither guardian nor command has it. A socket on which another process
-//! answers is never taken away.
+//! The socket is close-on-exec, so neither guardian nor command has it. A socket on which another process answers
+//! is never taken away.
 
 use std::fmt;
 use std::fs::Metadata;
@@ -21,7 +21,7 @@ use crate::util::is_same_file;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// TCP; port 0 lets the kernel choose one.
+    /// TCP; the kernel replaces port 0.
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
@@ -62,10 +62,7 @@ pub(super) enum Socket {
 }
 
 impl Listener {
-    /// Opens the socket.
-    ///
-    /// # Errors
-    /// If another process listens there, or the kernel refuses.
+    /// Opens the socket, unless another process listens there.
     pub(crate) fn bind(address: &Address) -> Result<Listener, BindError> {
         let (socket, address, place) = match address {
             Address::Tcp(wanted) => {
@@ -90,8 +87,8 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Makes the socket non-blocking, with the longest queue that the kernel grants: a client that finds it
-    /// full tries again a second later, or never.
+    /// Makes the socket non-blocking, with the longest queue: a client that finds it full tries again a second
+    /// later, or never.
     fn prepare(&self) -> io::Result<()> {
         match &self.socket {
             Socket::Tcp(socket) => {
@@ -136,21 +133,19 @@ fn bind_path(path: &Path) -> io::Result<UnixListener> {
     if !is_deserted(path) {
         return Err(in_the_way);
     }
-    // If two instances replace it at the same time, the second bind fails, as it should.
+    // If two instances replace it at the same time, the second bind rightly fails.
     found.remove();
     UnixListener::bind(path)
 }
 
-/// Returns whether no process listens on this socket, without waiting.
 fn is_deserted(path: &Path) -> bool {
-    // A blocking connect to a socket with a full queue could wait for ever; such a socket is in use.
+    // A blocking connect to a full queue could wait for ever; such a socket is in use.
     let flags = SockFlag::SOCK_NONBLOCK | SockFlag::SOCK_CLOEXEC;
     let knocked = socket(AddressFamily::Unix, SockType::Stream, flags, None)
         .and_then(|knocking| connect(knocking.as_raw_fd(), &UnixAddr::new(path)?));
     knocked == Err(Errno::ECONNREFUSED)
 }
 
-/// A path, with the identity of its file.
 #[derive(Debug)]
 pub(super) struct BoundPath {
     path: PathBuf,
@@ -161,12 +156,11 @@ impl BoundPath {
     fn of(path: &Path) -> Option<BoundPath> {
         Some(BoundPath {
             path: path.to_owned(),
-            // Device and inode: by the name alone the next instance's socket would be removed.
+            // By the name alone the next instance's socket would be removed.
             file: path.symlink_metadata().ok()?,
         })
     }
 
-    /// Removes the file, unless another one has taken its place.
     pub(super) fn remove(&self) {
         let there = self.path.symlink_metadata();
         if there.is_ok_and(|there| is_same_file(&there, &self.file)) {

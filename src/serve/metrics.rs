@@ -1,7 +1,7 @@
 //! The metrics of `/metrics`: counters since the start, and gauges that are set on request.
 //!
-//! All labels are known beforehand, so that each counter starts at zero: otherwise an alert would not see the
-//! first loss of a lease as an increase.
+//! All labels are known beforehand, so that counters start at zero: otherwise an alert would miss the first loss
+//! of a lease.
 
 use std::sync::Mutex;
 use std::sync::atomic::AtomicU64;
@@ -22,14 +22,12 @@ use crate::driver::Observation;
 use crate::status::{REFUSED, UNFIT};
 use crate::util::lock;
 
-/// Content type of the current format.
 pub(super) const KIND: &str = "application/openmetrics-text; version=1.0.0; charset=utf-8";
 
-/// Content type of the older format, for clients that ask for plain text.
+/// Content type of the older format.
 pub(super) const PLAIN: &str = "text/plain; version=0.0.4; charset=utf-8";
 
-/// Converts the text to the older format: drops what that does not know, and declares counters and infos by
-/// the names of their samples.
+/// Drops what the older format does not know, and declares counters and infos by the names of their samples.
 pub(super) fn plain(text: &str) -> String {
     let declared = |kind: &str| -> Vec<&str> {
         text.lines()
@@ -41,7 +39,6 @@ pub(super) fn plain(text: &str) -> String {
     for line in text.lines() {
         let words: Vec<&str> = line.splitn(4, ' ').collect();
         let line = match words[..] {
-            // The older format knows neither.
             ["#", "EOF"] | ["#", "UNIT", ..] => continue,
             ["#", what, name, rest] if counters.contains(&name) => {
                 format!("# {what} {name}_total {rest}")
@@ -61,7 +58,7 @@ pub(super) fn plain(text: &str) -> String {
 type One = [(&'static str, &'static str); 1];
 type Counters = Family<One, Counter>;
 type Seconds = Gauge<f64, AtomicU64>;
-/// A gauge that is absent if its value has no end.
+/// Gauge that is absent if its value has no end.
 type MaybeGauge = Family<[(&'static str, &'static str); 0], Gauge>;
 type MaybeSeconds = Family<[(&'static str, &'static str); 0], Seconds>;
 
@@ -89,7 +86,7 @@ const OUTCOME: &[&str] = &[
     "unconfirmed",
     "unsettled",
 ];
-/// From a command that does nothing to one that runs for a day.
+/// From a command that does nothing to one that runs for a day, in seconds.
 const RUNS: [f64; 12] = [
     0.01, 0.05, 0.1, 0.5, 1.0, 5.0, 15.0, 60.0, 300.0, 1800.0, 7200.0, 86400.0,
 ];
@@ -107,12 +104,12 @@ const STATES: &[&str] = &[
     UNFIT,
     REFUSED,
 ];
-/// From an answer on the same machine to the longest attempt.
+/// From an answer on the same machine to the longest attempt, in seconds.
 const LATENCIES: [f64; 11] = [
     0.002, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0,
 ];
 
-/// Makes the struct of all metrics, and registers them in this order, which is that of the page.
+/// Makes and registers all metrics, in the order of the page.
 macro_rules! metrics {
     (all { $($field:ident: $type:ty = $zero:expr, $name:literal $(in $unit:ident)?, $help:literal;)* }
      workers { $($of:ident: $more:ty = $none:expr, $called:literal $(in $second:ident)?, $about:literal;)* }) => {
@@ -124,7 +121,7 @@ macro_rules! metrics {
         }
 
         impl Metrics {
-            /// Creates the metrics of an instance that competes for this lock, or of a worker on this queue.
+            /// Creates the metrics of an instance on this lock, or of a worker on this queue.
             pub(super) fn new(lock: &str, worker: bool) -> Metrics {
                 // On every metric: one job scrapes several instances of one machine.
                 let label = [("lock".into(), lock.to_owned().into())];
@@ -151,36 +148,59 @@ macro_rules! metrics {
 
 metrics! {
     all {
-        leader: Gauge = Gauge::default(), "leader", "1 while the command runs and no other instance can have been given control, as /leader";
-        state: Family<[(&'static str, String); 1], Gauge> = Family::default(), "state", "1 for what the instance does, as in the status file";
+        leader: Gauge = Gauge::default(), "leader",
+            "1 while the command runs and no other instance can have been given control, as /leader";
+        state: Family<[(&'static str, String); 1], Gauge> = Family::default(), "state",
+            "1 for what the instance does, as in the status file";
         token: Gauge = Gauge::default(), "token", "The fencing token of the present tenure, or of the last";
-        control_left: MaybeSeconds = Family::default(), "control_remaining" in seconds, "Until the command is killed if the lease is not renewed; 0 without control, missing where the lock has no deadline";
-        lease_held: Gauge = Gauge::default(), "lease_held", "1 while this instance has the lease, whether or not a command runs";
-        lease_left: MaybeSeconds = Family::default(), "lease_remaining" in seconds, "Until the lease ends if it is not renewed; 0 without one, missing where the lock has no deadline";
-        doorbell: Gauge = Gauge::default(), "doorbell_heard", "1 while a standby hears the holder's doorbell (--doorbell)";
+        control_left: MaybeSeconds = Family::default(), "control_remaining" in seconds,
+            "Until the command is killed if the lease is not renewed; 0 without control, \
+             missing where the lock has no deadline";
+        lease_held: Gauge = Gauge::default(), "lease_held",
+            "1 while this instance has the lease, whether or not a command runs";
+        lease_left: MaybeSeconds = Family::default(), "lease_remaining" in seconds,
+            "Until the lease ends if it is not renewed; 0 without one, missing where the lock has no deadline";
+        doorbell: Gauge = Gauge::default(), "doorbell_heard",
+            "1 while a standby hears the holder's doorbell (--doorbell)";
         fit: Gauge = Gauge::default(), "fit", "1 unless --if fails on this machine";
         command_running: Gauge = Gauge::default(), "command_running", "1 while the command's main process runs";
-        health: MaybeGauge = Family::default(), "health", "1 while the last thing heard of the command's health was good, 0 if it was not; missing before the first (--watchdog, --health)";
-        health_not_asked: Counter = Counter::default(), "health_not_asked", "Health checks that could not begin because this machine had no process, memory or descriptor for them; they are no failures";
-        health_failures: Counter = Counter::default(), "health_failures", "Health checks that failed, and watchdogs that were not fed";
-        health_answered: MaybeSeconds = Family::default(), "health_answer_age" in seconds, "Since the command was last heard of to work; missing before the first time";
-        acquire_attempts: Counters = family("result", ACQUIRE), "acquire_attempts", "Attempts to acquire the lease that ended: it was free, held by another, or the store did not do it";
-        acquisitions: Counter = Counter::default(), "acquisitions", "Tenures begun: how often a standby became the holder";
+        health: MaybeGauge = Family::default(), "health",
+            "1 while the last thing heard of the command's health was good, 0 if it was not; \
+             missing before the first (--watchdog, --health)";
+        health_not_asked: Counter = Counter::default(), "health_not_asked",
+            "Health checks that could not begin because this machine had no process, \
+             memory or descriptor for them; they are no failures";
+        health_failures: Counter = Counter::default(), "health_failures",
+            "Health checks that failed, and watchdogs that were not fed";
+        health_answered: MaybeSeconds = Family::default(), "health_answer_age" in seconds,
+            "Since the command was last heard of to work; missing before the first time";
+        acquire_attempts: Counters = family("result", ACQUIRE), "acquire_attempts",
+            "Attempts to acquire the lease that ended: it was free, held by another, or the store did not do it";
+        acquisitions: Counter = Counter::default(), "acquisitions",
+            "Tenures begun: how often a standby became the holder";
         renew_attempts: Counters = family("result", RENEW), "renew_attempts", "Attempts to renew the lease that ended";
-        renew_duration: Histogram = Histogram::new(LATENCIES), "renew_duration" in seconds, "How long attempts to renew took, whatever became of them";
-        losses: Counters = family("cause", LOSS), "lease_losses", "Commands ended because control was in doubt, lost, or no longer guarded";
-        left_to_run_out: Counter = Counter::default(), "leases_left_to_run_out", "Leases that were not given back, so that a standby had to wait for their end";
-        drains: Counters = family("cause", DRAIN), "drains", "Drains begun: the command, or what it left behind, was asked to end";
+        renew_duration: Histogram = Histogram::new(LATENCIES), "renew_duration" in seconds,
+            "How long attempts to renew took, whatever became of them";
+        losses: Counters = family("cause", LOSS), "lease_losses",
+            "Commands ended because control was in doubt, lost, or no longer guarded";
+        left_to_run_out: Counter = Counter::default(), "leases_left_to_run_out",
+            "Leases that were not given back, so that a standby had to wait for their end";
+        drains: Counters = family("cause", DRAIN), "drains",
+            "Drains begun: the command, or what it left behind, was asked to end";
         kills: Counters = family("cause", DRAIN), "kills", "Drains in which the command was ended by SIGKILL";
         starts: Counter = Counter::default(), "command_starts", "Commands started";
         restarts: Counter = Counter::default(), "command_restarts", "Commands started again within a tenure";
         exits: Counters = family("result", EXIT), "command_exits", "Ends of the command's main process";
-        overlaps: Counter = Counter::default(), "overlaps", "Tenures after which an overlap with another holder cannot be excluded";
-        requests: Family<[(&'static str, String); 2], Counter> = Family::default(), "http_requests", "Requests answered";
+        overlaps: Counter = Counter::default(), "overlaps",
+            "Tenures after which an overlap with another holder cannot be excluded";
+        requests: Family<[(&'static str, String); 2], Counter> = Family::default(), "http_requests",
+            "Requests answered";
     }
     workers {
-        messages: Counters = family("outcome", OUTCOME), "messages", "Messages that were done with, by what became of them";
-        message_duration: Histogram = Histogram::new(RUNS), "message_duration" in seconds, "How long the commands of messages ran";
+        messages: Counters = family("outcome", OUTCOME), "messages",
+            "Messages that were done with, by what became of them";
+        message_duration: Histogram = Histogram::new(RUNS), "message_duration" in seconds,
+            "How long the commands of messages ran";
         in_flight: Gauge = Gauge::default(), "messages_in_flight", "Messages that are being worked on";
     }
 }
@@ -221,8 +241,7 @@ impl Metrics {
                     Exit::Signal(_) => "signal",
                 };
                 count(&self.exits, "result", result);
-                // Outside of a drain another sender's SIGKILL ended it, mostly the kernel's for want of
-                // memory.
+                // Outside of a drain the SIGKILL is not trafficcop's; mostly the kernel is out of memory.
                 if let (Exit::Signal(libc::SIGKILL), Some(cause)) = (exit, *lock(&self.draining)) {
                     count(&self.kills, "cause", cause);
                 }
@@ -238,7 +257,7 @@ impl Metrics {
                 let result = match reply {
                     Ok(_) => "acquired",
                     Err(Failure::Held(_)) => "held",
-                    // Only with --once, and only for the last attempt, so it is no label from the start.
+                    // No label from the start: it comes only with --once, with the last attempt.
                     Err(Failure::AlreadyDone(_)) => "over",
                     Err(_) => "failure",
                 };
@@ -272,7 +291,7 @@ impl Metrics {
                 let cause = label(cause);
                 *lock(&self.draining) = Some(cause);
                 count(&self.drains, "cause", cause);
-                // A drain for want of control is a loss, too: people alert on losses, and count drains.
+                // A loss, too: people alert on losses, and count drains.
                 if LOSS.contains(&cause) {
                     count(&self.losses, "cause", cause);
                 }
@@ -283,7 +302,7 @@ impl Metrics {
         }
     }
 
-    /// Counts a request. `path` is a page's name, or [`super::OTHER`].
+    /// `path` is a page's name, or [`super::OTHER`].
     pub(super) fn requested(&self, path: &'static str, code: u16) {
         let labels = [("path", path.to_owned()), ("code", code.to_string())];
         self.requests.get_or_create(&labels).inc();
@@ -306,7 +325,7 @@ impl Metrics {
             self.health.get_or_create(&[]).set(is_good);
         }
         let now = &*snapshot.status.state;
-        // Also removes a state that was added because it occurred.
+        // Also removes a state that was added.
         self.state.clear();
         for state in STATES.iter().copied().chain([now]) {
             let is = [("state", state.to_owned())];
@@ -335,7 +354,7 @@ fn label(cause: &Cause) -> &'static str {
         Cause::Doubt { .. } => "doubt",
         Cause::Lost { .. } => "lost",
         Cause::GuardianLost => "guardian",
-        // The only other cause of a drain is that the command ended by itself.
+        // The command ended by itself: no other cause is left.
         _ => "left_behind",
     }
 }

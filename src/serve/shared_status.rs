@@ -1,7 +1,7 @@
 //! State of this instance: the supervisor's loop writes it, the server's thread reads it.
 //!
-//! The lock is held only to copy a few words, so neither waits. Whether this instance leads is not stored,
-//! but compared with the clock ([`SharedStatus::snapshot`]).
+//! The lock is held only to copy a few words. Whether this instance leads is not stored, but compared with the
+//! clock ([`SharedStatus::snapshot`]).
 
 use std::sync::atomic::{AtomicU64, Ordering};
 use std::sync::{Arc, Mutex};
@@ -15,18 +15,16 @@ use crate::guardian::{HealthCheck, View, all_answer};
 use crate::status::Status;
 use crate::util::lock;
 
-// Time after the deadline in which a live process tree is no fault yet: the kernel takes a while to end a
-// large one.
+// A process tree that lives for so long after the deadline is no fault: the kernel takes a while to end a large
+// one.
 const OVERDUE: Duration = Duration::from_secs(5);
-// Validity of a sign of life, so that frequent requests do not cause frequent checks.
+// A sign of life counts for so long, so that frequent requests do not cause frequent checks.
 const FRESH: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
 pub(crate) struct SharedStatus {
-    /// The control file with the deadline, which the guardian and the command share.
     control: View,
     health_check: Vec<Arc<HealthCheck>>,
-    /// When the last successful sign of life was requested.
     alive_at: AtomicU64,
     /// Duration of a grant; `None` if the lock has no deadline.
     term: Option<Duration>,
@@ -37,8 +35,7 @@ pub(crate) struct SharedStatus {
 impl SharedStatus {
     /// Creates the status of an instance that competes for `lock`, or of a `worker` on that queue.
     ///
-    /// `term` is the duration of a grant. `control` is the control file of the (first) guardian, which has
-    /// the deadline.
+    /// `term` is the duration of a grant. `control` is the control file of the (first) guardian.
     #[must_use]
     pub(crate) fn new(
         lock: &str,
@@ -83,7 +80,7 @@ impl SharedStatus {
             _ => None,
         };
         if let Some(t0) = confirmed {
-            // From the sending of the request, as everywhere: the store may count from then on.
+            // From the sending of the request: the store may count from then on.
             known.lease_until = self.term.map_or(Instant::FOREVER, |term| t0 + term);
             known.confirmed = t0;
         }
@@ -115,7 +112,6 @@ impl SharedStatus {
     pub(super) async fn is_alive(&self) -> bool {
         let last = Instant::from_nanos(self.alive_at.load(Ordering::Acquire));
         let asked = Instant::now();
-        // Otherwise a probe every millisecond would keep supervisor and guardian busy.
         if last > Instant::ZERO && asked.since(last) < FRESH {
             return true;
         }
@@ -130,7 +126,7 @@ impl SharedStatus {
         let known = lock(&self.known).clone();
         Snapshot {
             control: self.control.read().until,
-            // Read the clock last, so that a later time judges the values.
+            // Last, so that a later time judges the values.
             now: Instant::now(),
             ..known
         }
@@ -146,36 +142,32 @@ impl Observer for Arc<SharedStatus> {
 #[derive(Clone, Debug, Default)]
 pub(super) struct Snapshot {
     pub(super) status: Arc<Status>,
-    /// Deadline of the command's control.
     pub(super) control: Instant,
     /// End of the lease for the store, as far as known; zero without a lease.
     pub(super) lease_until: Instant,
-    /// When the last successful acquire or renewal was sent; zero before the first.
+    /// When the last grant was requested; zero before the first.
     pub(super) confirmed: Instant,
-    /// The store has answered, so the instance has been standby or holder.
     pub(super) competes: bool,
     pub(super) stuck: bool,
     pub(super) hung: bool,
     /// When the command last proved its health; zero before the first time.
     pub(super) answered: Instant,
-    /// The status is a worker's, which never leads.
+    /// A worker never leads.
     pub(super) worker: bool,
     pub(super) now: Instant,
 }
 
 impl Snapshot {
-    /// Returns whether this instance leads: the command runs, and no other instance can have control.
     pub(super) fn leads(&self) -> bool {
         // A hung command does not lead any more, whatever its grace.
         self.status.command_pid.is_some() && self.now < self.control && !self.hung
     }
 
-    /// Returns whether the lease is held, by the store's count.
+    /// Returns whether the lease is held, as the store counts.
     pub(super) fn holds(&self) -> bool {
         self.now < self.lease_until
     }
 
-    /// Returns how long control is certain; `None` if the lock has no deadline.
     pub(super) fn control_left(&self) -> Option<Duration> {
         left(self.control, self.now)
     }
@@ -221,7 +213,6 @@ mod tests {
     fn snapshot(now: Instant, control: Instant, pid: Option<i32>) -> Snapshot {
         Snapshot {
             status: Arc::new(Status {
-                // The state alone must not decide.
                 state: "holding".into(),
                 command_pid: pid,
                 ..Status::default()

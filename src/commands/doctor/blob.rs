@@ -1,7 +1,7 @@
 //! Checks of a storage account: permissions one by one, round trips, clock, and the container's properties.
 //!
-//! Called by `doctor`. It must never write to the lock's blob, and must delete the one that it makes beside
-//! it, to try all that competing needs. That one is no lock: it has no record.
+//! It must never write to the lock's blob. It tries all that competing needs on a blob beside it, which it must
+//! delete. That one is no lock: it has no record.
 
 use std::collections::HashMap;
 use std::time::Duration;
@@ -18,14 +18,14 @@ use crate::lease::blob::{
 };
 use crate::lease::inspect::Inspector as _;
 
-// Requests that are timed, and the time for them: an operator who waits longer gives up before the verdict.
+// An operator who waits longer gives up before the verdict.
 const SAMPLES: usize = 20;
 const SAMPLING: Duration = Duration::from_secs(10);
-// Time for the first token: the Azure CLI starts a Python program for it.
+// For the first token: the Azure CLI starts a Python program for it.
 const TOKEN_LIMIT: Duration = Duration::from_secs(35);
-// Time for one request: that of an attempt to renew.
+// As long as an attempt to renew.
 const LIMIT: Duration = Duration::from_secs(5);
-// Lease on the blob beside the lock: the shortest there is, in case this process dies with it.
+// The shortest lease there is, in case this process dies with it.
 const SECONDS: i32 = 15;
 
 fn limit() -> Instant {
@@ -40,7 +40,7 @@ pub(super) async fn examine(
 ) {
     let endpoint = account.endpoint();
     let token = account.obtain(Instant::now() + TOKEN_LIMIT).await;
-    // Named after the request: of several ways to a token, only now is known which led to it.
+    // After the request: only now is known which of several ways led to a token.
     let kind = account.kind();
     findings.add(match token {
         Ok(left) => {
@@ -84,7 +84,7 @@ pub(super) async fn examine(
     if !look(findings, &lock).await {
         return;
     }
-    // Not tried on the lock itself: its holder would lose control because of a check.
+    // Its holder would lose control because of a check.
     if account.is_for_one_blob() {
         findings.add(Check::warn(
             "permissions",
@@ -99,7 +99,7 @@ pub(super) async fn examine(
     }
 }
 
-/// Checks that the service answers; `None`: go no further. Returns what it says of the container, if it may.
+/// Returns what the service says of the container, if it may; `None`: go no further.
 async fn reach(
     findings: &mut Findings,
     target: &Target,
@@ -124,7 +124,8 @@ async fn reach(
             findings.add(Check::warn(
                 "container",
                 format!("there is no container {}", target.container()),
-                "create it and run doctor again, or let the first run create it, if its credential may; permissions in it cannot be checked before",
+                "create it and run doctor again, or let the first run create it, if its credential may; \
+                 permissions in it cannot be checked before",
             ));
             None
         }
@@ -141,7 +142,7 @@ async fn reach(
     }
 }
 
-/// Looks at the lock; `false`: other checks would end in the same way.
+/// Returns `false` if other checks would end in the same way.
 async fn look(findings: &mut Findings, lock: &BlobInspector) -> bool {
     let seen = match lock.look(limit()).await {
         Ok(seen) => seen,
@@ -176,7 +177,6 @@ async fn look(findings: &mut Findings, lock: &BlobInspector) -> bool {
     true
 }
 
-/// Blob beside the lock, for trials.
 struct Probe {
     name: String,
     client: BlobApi,
@@ -192,14 +192,13 @@ async fn permissions(
 ) {
     let client = &probe.client;
     if let Err(error) = client.create_blob(None, limit()).await {
-        // Tried even if the lock's blob exists: a permission for lease and record includes this.
+        // Even if the lock's blob exists: a permission for lease and record includes this.
         let advice = "run needs it";
         findings.add(failed("create", &error, Operation::CreateBlob, advice));
         let rest = "acquire, renew, write, release, break and delete were not tried";
         let advice = "they are tried on a blob beside the lock, which cannot be created";
         findings.add(Check::warn("permissions", rest, advice));
         if error.is_unclear() {
-            // The blob may exist nevertheless.
             let _best_effort = client.delete(limit()).await;
         }
         return;
@@ -226,7 +225,6 @@ async fn permissions(
     });
 }
 
-/// Leases the probe, and releases it.
 async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
     let Probe { client, lease, .. } = probe;
     let acquired = client.acquire(lease, SECONDS, limit()).await;
@@ -250,12 +248,12 @@ async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
     findings.add(round_trips(probe, budget).await);
     let released = client.release(lease, limit()).await;
     findings.add(tried("release", Operation::Release, released, "the lease"));
-    // For the break below; under the same id, to release it if breaking is not allowed.
+    // Under the same id, to release it if breaking is not allowed.
     if let Err(error) = client.acquire(lease, SECONDS, limit()).await {
         let again = "the lease cannot be acquired again after its release";
         return findings.add(Check::fail("acquire", again, error.why()));
     }
-    // Last, because a credential that may not break can still release.
+    // Last: a credential that may not break can still release.
     let broken = async {
         client.break_lease(Some(0), None, limit()).await?;
         client.look(None, limit()).await
@@ -271,7 +269,6 @@ async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
     });
 }
 
-/// Times renewals, one after the other, as a holder makes them.
 async fn round_trips(probe: &Probe, budget: &Budget) -> Check {
     let end = Instant::now() + SAMPLING;
     let mut samples = Vec::new();
@@ -319,7 +316,6 @@ fn clock(findings: &mut Findings, around: &Around, asked: OffsetDateTime) {
     }
 }
 
-/// Checks how account and container treat blobs.
 fn surroundings(findings: &mut Findings, around: Around, account: &Account) {
     let server = around.server.unwrap_or_default();
     if server.contains("Azurite") || account.kind() == "emulator key" {

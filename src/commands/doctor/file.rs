@@ -1,9 +1,8 @@
-//! Checks of a file's directory. On a local disk: whether it can be opened, whether two descriptors and two
-//! processes exclude each other, and what a write costs. On a shared drive: whether exactly one of two makers
-//! makes a directory, and what that costs.
+//! Checks of a file's directory: whether locks exclude each other there, or on a shared drive the makers of a
+//! directory, and what that costs.
 //!
-//! Called by `doctor`. A file system can hang, so the work is done in a thread; if it hangs, `doctor` reports
-//! that and leaves the thread behind. It must never lock or write the lock's own file.
+//! A file system can hang, so the work is done in a thread, which `doctor` then leaves behind. It must never lock
+//! or write the lock's own file.
 
 use std::io;
 use std::path::Path;
@@ -26,19 +25,18 @@ use crate::lease::mount::{self, Mount, beside};
 use crate::lease::shared_file::{Meeting, meet, race, round_trips, try_taking_over};
 use crate::units::show;
 
-// Exit status of the second process that finds no lock; no error has it.
+// Exit status of the second process; no error has it.
 pub(super) const NOT_LOCKED: u8 = 3;
-// Time that a file system may be silent: a disk that wakes up, a pool under repair.
+// A disk may wake up, or a pool be repaired.
 const DISK_TIMEOUT: Duration = Duration::from_secs(30);
-// Likewise on a shared drive: an operator who asks because something hangs wants an answer.
+// An operator who asks because something hangs wants an answer.
 const DRIVE_TIMEOUT: Duration = Duration::from_secs(6);
-/// Writes, or names made, that are timed.
 const SAMPLES: usize = 10;
-// Names that the makers race for: a server that misleads two of eight does so within a few.
+// A server that misleads two of eight makers does so within a few names.
 const NAMES: u64 = 40;
-// Time that a doctor waits for another, on another machine.
+// Wait for another doctor, on another machine.
 const MEETING: Duration = Duration::from_secs(10);
-// Seconds after which NFS shows other machines' changes in a directory, by default (acdirmax).
+// NFS shows other machines' changes in a directory after so many seconds (acdirmax).
 const LATE: u64 = 60;
 
 pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, promised: bool) {
@@ -64,7 +62,6 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, pro
     let started = std::thread::Builder::new()
         .name("doctor".into())
         .spawn(move || {
-            // Once the receiver has given up, results do not matter.
             let say = |check| drop(to.send(Some(check)));
             let alive = || drop(to.send(None));
             match shared {
@@ -126,7 +123,8 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
                     found,
                     advice(
                         &why,
-                        "run cannot create the lock's file: create it for this user, or give the directory to this user",
+                        "run cannot create the lock's file: create it for this user, \
+                         or give the directory to this user",
                     ),
                 ),
             });
@@ -186,7 +184,6 @@ fn words(error: &io::Error) -> String {
     }
 }
 
-/// Returns advice on an error: for a full drive to make room, else as given.
 fn advice(error: &io::Error, otherwise: &'static str) -> &'static str {
     match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOSPC | Errno::EDQUOT) => {
@@ -218,10 +215,9 @@ fn lock(path: &Path) -> Check {
     }
 }
 
-/// Looks at the probe, which this process has locked, from another process of this program.
 fn processes(probe: &Probe) -> Check {
     const NAME: &str = "processes";
-    // As holder and standby are: what excludes two descriptors of one process need not exclude two processes.
+    // What excludes two descriptors of one process need not exclude two processes.
     let asked = std::env::current_exe().and_then(|program| {
         Command::new(program)
             .arg("find-locked")

@@ -1,6 +1,6 @@
 //! Checks of a helper's store: reading, refusing tags that do not hold, speed, and clock.
 //!
-//! It writes to an entry beside the lock, `NAME.trafficcop-doctor`, which stays: helpers delete nothing.
+//! The entry that it writes, `NAME.trafficcop-doctor`, stays: helpers delete nothing.
 
 use std::time::Duration;
 
@@ -14,7 +14,6 @@ use crate::lease::helper::{HelperLock, race};
 
 /// Rounds in which eight writers use the same tag.
 const ROUNDS: usize = 10;
-/// Time that all of it may take.
 const LIMIT: Duration = Duration::from_secs(120);
 
 pub(super) fn examine(findings: &mut Findings, helper: &str, name: &str, budget: &Budget) {

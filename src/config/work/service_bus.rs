@@ -3,7 +3,7 @@
 use super::*;
 
 const DEFAULT_SESSION_IDLE: Duration = Duration::from_secs(10);
-// Also the default: `Sessions::GRACE_ON_LOSS` relies on it.
+// The default, too: `Sessions::GRACE_ON_LOSS` relies on it.
 const SHORTEST_LOCK_DELAY: Duration = Duration::from_secs(2);
 // Longer than any queue locks a session.
 const LONGEST_LOCK_DELAY: Duration = Duration::from_secs(300);
@@ -46,7 +46,8 @@ pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, Us
         ];
         refuse_first(puts_aside, |flag| {
             format!(
-                "{flag} does not go with --dead-letter-queue: its messages cannot be dead-lettered again: leave it out (or unset its variable)"
+                "{flag} does not go with --dead-letter-queue: its messages cannot be dead-lettered again: \
+                 leave it out (or unset its variable)"
             )
         })?;
     }
@@ -64,7 +65,7 @@ pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, Us
             dead_letters: bus.dead_letter_queue,
             string_in,
         },
-        // Its emulator is set in the connection string.
+        // The connection string sets the emulator.
         options: options(false, &typed.access),
         lock_time,
         link_settle: bus.link_settle,
