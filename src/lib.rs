@@ -108,14 +108,14 @@
 //! | containment | what keeps a tree together beyond descent: a cgroup, a PID namespace, or nothing |
 //! | workload, observer | what a driver runs while it has control; who is told what happens |
 //! | `release_info`, orphaned | what the guardian needs to give the lease back; its supervisor is dead |
-//! | cordoned, cooling down | not competing because this machine is about to be disturbed, or to let others have a turn |
+//! | cordoned, cooling down | not competing: this machine is about to be disturbed, or others have a turn |
 //! | unfit, condition | not competing because the condition (`--if`) said no of this machine |
 //! | hung, check | of a command that runs and does not work; what asks it whether it does (`--health`) |
 //! | slot | one of N locks under one name (`--slots`), whose number its holder's command has |
 //! | period | the hour or day, by the store's clock, in which a task is to be done once (`--once-per`) |
 //! | dead-lettered | of a message: moved to the poison queue or the dead-letter queue, for people |
-//! | session, lock delay | messages of one key, in order, under one lock; what a worker waits for that took a session over |
-//! | record, version | what a holder leaves beside its lock for people and standbys; one step of a lock on a shared drive |
+//! | session, lock delay | messages of one key, in order, under one lock; wait of a worker that took a session over |
+//! | record, version | what a holder leaves beside its lock for standbys; one step of a shared drive's lock |
 //! | task log | the results of tasks that are to be done once (`--once`), kept with the record |
 
 #[cfg(feature = "cli")]

@@ -1,3 +1,5 @@
+//! [`Observation`] and [`Observer`]: events of an instance, and their receivers.
+
 use crate::clock::Instant;
 use crate::core::{Failure, Grant, Notice, Ring, WorkloadEvent};
 

@@ -1,3 +1,5 @@
+//! Opens the queue of the config, and checks it before the worker takes anything.
+
 use std::path::PathBuf;
 use std::sync::Arc;
 use std::time::Duration;

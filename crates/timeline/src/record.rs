@@ -230,7 +230,10 @@ mod tests {
 
     #[test]
     fn words_and_fields_of_later_versions_are_ignored() {
-        let line = r#"{"v":2,"time":"t","boottime_ns":1,"host":"h","identity":"i","pid":2,"lock":"l","event":"yodelled","echo":[]}"#;
+        let line = concat!(
+            r#"{"v":2,"time":"t","boottime_ns":1,"host":"h","identity":"i","pid":2,"#,
+            r#""lock":"l","event":"yodelled","echo":[]}"#
+        );
         let record: Record = serde_json::from_str(line).unwrap();
         assert_eq!((record.event, record.boottime_ns), (EventKind::Other, 1));
     }

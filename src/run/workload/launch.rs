@@ -1,3 +1,5 @@
+//! Start requests of `run` with their environment.
+
 use std::ffi::OsString;
 use std::time::Duration;
 

@@ -14,7 +14,10 @@ const SUCCESS: Outcome = Outcome {
     over: true,
 };
 const DONE: &str = r#"[{"key":"v7","over":{"exit":0,"token":4,"by":"box-2","at":"then"}}]"#;
-const DONE_AT_10: &str = r#"[{"key":"v7","periods":true,"over":{"period":1763719200,"exit":0,"token":4,"by":"box-2","at":"then"}}]"#;
+const DONE_AT_10: &str = concat!(
+    r#"[{"key":"v7","periods":true,"over":{"period":1763719200,"#,
+    r#""exit":0,"token":4,"by":"box-2","at":"then"}}]"#
+);
 
 fn task(per: Option<u64>) -> Task {
     Task {

@@ -48,12 +48,15 @@ pub(crate) fn token(seconds: u64) -> String {
     let now = SystemTime::now().duration_since(UNIX_EPOCH);
     let now = now.expect("a clock").as_secs();
     let number = fastrand::u64(..);
-    let payload = format!(
-        r#"{{"aud":"https://storage.azure.com","iss":"https://sts.windows.net/ab1f708d-50f6-404c-a006-d71b2ac7a606/","iat":{},"nbf":{},"exp":{},"jti":"{number:x}"}}"#,
-        now - 5,
-        now - 5,
-        now + seconds
-    );
+    let payload = serde_json::json!({
+        "aud": "https://storage.azure.com",
+        "iss": "https://sts.windows.net/ab1f708d-50f6-404c-a006-d71b2ac7a606/",
+        "iat": now - 5,
+        "nbf": now - 5,
+        "exp": now + seconds,
+        "jti": format!("{number:x}"),
+    })
+    .to_string();
     let encode = |text: &str| encode_url_safe(text).trim_end_matches('=').to_owned();
     let header = encode(r#"{"typ":"JWT","alg":"RS256"}"#);
     format!("{header}.{}.{MARK}", encode(&payload))
@@ -174,9 +177,15 @@ fn serve(stream: TcpStream, secure: bool, state: &Mutex<DeskState>) {
                 let now = SystemTime::now().duration_since(UNIX_EPOCH);
                 let until = now.expect("a clock").as_secs() + seconds;
                 // Entra ID's fields and platforms' in one.
-                let text = format!(
-                    r#"{{"token_type":"Bearer","expires_in":{seconds},"ext_expires_in":{seconds},"expires_on":"{until}","resource":"https://storage.azure.com","access_token":"{token}"}}"#
-                );
+                let text = serde_json::json!({
+                    "token_type": "Bearer",
+                    "expires_in": seconds,
+                    "ext_expires_in": seconds,
+                    "expires_on": until.to_string(),
+                    "resource": "https://storage.azure.com",
+                    "access_token": token,
+                })
+                .to_string();
                 break (200, text);
             }
             Capabilities::Answer(status, text) => break (status, text),

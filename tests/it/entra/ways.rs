@@ -165,9 +165,8 @@ fn machine_without_a_network_is_doubt_not_a_missing_login() {
 #[test]
 fn refused_secret_exits_77_with_the_reason_and_is_not_shown() {
     let stage = Stage::new("way-refused");
-    let text = format!(
-        r#"{{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret '{SECRET}' provided. Trace ID: 123"}}"#
-    );
+    let why = format!("AADSTS7000215: Invalid client secret '{SECRET}' provided. Trace ID: 123");
+    let text = serde_json::json!({"error": "invalid_client", "error_description": why}).to_string();
     stage.desk.set(Capabilities::Answer(401, text));
     let finished = stage.with_secret(stage.run()).shell("echo run").finish();
     refused(

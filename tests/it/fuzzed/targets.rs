@@ -88,7 +88,11 @@ fn a_record() -> Record {
     }
 }
 
-const RESULTS: &str = r#"[{"key":"vé\n","periods":true,"over":{"period":3600,"exit":0,"token":6,"by":"höst","at":"2026-01-01T00:00:00Z"}},{"key":"b","tries":{"failed":2,"token":7}}]"#;
+const RESULTS: &str = concat!(
+    r#"[{"key":"vé\n","periods":true,"over":{"period":3600,"exit":0,"token":6,"#,
+    r#""by":"höst","at":"2026-01-01T00:00:00Z"}},"#,
+    r#"{"key":"b","tries":{"failed":2,"token":7}}]"#
+);
 
 /// Checks a lock file with any content.
 pub fn lock_record(bytes: &[u8]) {

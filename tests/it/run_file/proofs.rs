@@ -102,7 +102,8 @@ fn a_list_of_strangers_is_not_taken_for_an_empty_tree() {
     // Not the number of an important process outside: 1 and 2 have children.
     let script = format!(
         r#"cd '{at}'
-        daemon='setsid sh -c "echo \$\$ > pid; mv pid daemon; exec sleep 600" > daemon.log 2>&1 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &'
+        daemon='setsid sh -c "echo \$\$ > pid; mv pid daemon; exec sleep 600" > daemon.log 2>&1'
+        daemon="$daemon 3>&- 4>&- 5>&- 6>&- 7>&- 8>&- 9>&- &"
         for i in 1 2 3 4 5 6 7 8 9 10 11 12 13 14 15; do true & done
         '{program}' run -v --contain none --file '{lock}' -- sh -c "$daemon exec sleep 600" 2> log &
         supervisor=$!

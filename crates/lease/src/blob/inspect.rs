@@ -324,7 +324,10 @@ mod tests {
             ("trafficcop_draining", "true"),
             (
                 "trafficcop_once",
-                r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}},{"key":"d","tries":{"failed":1,"token":7}}]"#,
+                concat!(
+                    r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}},"#,
+                    r#"{"key":"d","tries":{"failed":1,"token":7}}]"#
+                ),
             ),
         ];
         let before = metadata::read(there.into_iter());

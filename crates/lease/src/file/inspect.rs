@@ -495,7 +495,10 @@ mod tests {
         TaskLog::parse(text).expect("results")
     }
 
-    const TWO: &str = r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}},{"key":"d","tries":{"failed":1,"token":7}}]"#;
+    const TWO: &str = concat!(
+        r#"[{"key":"a","over":{"exit":0,"token":6,"by":"b","at":"c"}},"#,
+        r#"{"key":"d","tries":{"failed":1,"token":7}}]"#
+    );
 
     fn file_with(task_log: &TaskLog) -> (tempfile::TempDir, std::path::PathBuf) {
         let dir = tempfile::tempdir().unwrap();
