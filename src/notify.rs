@@ -25,6 +25,7 @@ use crate::core::{Notice, WatchdogWord, WorkloadEvent};
 use crate::driver::{Observation, Observer};
 use crate::guardian::HealthCheck;
 use crate::report;
+use crate::units::show;
 use crate::util::lock;
 pub(crate) use socket::{PRIVATE, Surroundings, VARIABLE};
 use socket::{Proxy, Socket};
@@ -207,6 +208,19 @@ impl ServiceManager {
             .into_iter()
             .flatten()
             .collect()
+    }
+
+    /// Warns if the service manager's watchdog is too slow for this lease: while supervisor and guardian are both
+    /// stopped, only it ends the command before the lease ends.
+    pub(crate) fn warn_of_slow_watchdog(&self, lease: Duration) {
+        if let Some(span) = self.0.state().watchdog.filter(|span| *span * 2 >= lease) {
+            let (span, most) = (show(span), show(lease * 4 / 10));
+            tracing::warn!(
+                "WatchdogSec={span} is not below half of the lease of {}: the command could outlive its lease if \
+                 this machine stops trafficcop and its guardian; set WatchdogSec={most}",
+                show(lease)
+            );
+        }
     }
 
     /// Waits for an urgent watchdog message. Cancel-safe.

@@ -52,7 +52,7 @@ pub struct Run {
     /// Containment of the command's processes
     ///
     /// If a mode named here is not available, trafficcop refuses to start; it never takes a weaker one. The
-    /// log names the mode in force.
+    /// log names the mode in force with -v.
     #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto,
         hide_short_help = true, help_heading = "The command")]
     pub contain: Contain,

@@ -64,11 +64,15 @@ impl Observers {
             1,
             config.health.rules.watchdog.is_some(),
         );
+        let terms = store.info();
+        if let Some((service_manager, lease)) = service_manager.as_ref().zip(terms.lease) {
+            service_manager.warn_of_slow_watchdog(lease);
+        }
         let who = Instance {
             identity: candidate.identity.clone(),
             host: candidate.host.clone(),
             pid: candidate.pid,
-            lock: store.info().name,
+            lock: terms.name.clone(),
         };
         let path = config.event_log.clone();
         let event_log = path.map(|path| EventLog::begin(path, who, EventKind::Competing));
@@ -82,7 +86,7 @@ impl Observers {
         observers.add(Some(status));
         observers.add(service_manager);
         observers.add(event_log);
-        observers.add(CleanedLockWarning::of(config, &store.info()));
+        observers.add(CleanedLockWarning::of(config, &terms));
         observers
     }
 

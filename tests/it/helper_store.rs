@@ -409,7 +409,7 @@ fn doctor_races_writers_and_tells_what_a_helper_lacks() {
     assert_eq!(good.ended, Ended::Code(0), "{good:?}");
     assert!(
         good.stdout
-            .contains("10 races of 8 writers had one winner each"),
+            .contains("10 races of 8 writers with one tag had one winner each"),
         "{good:?}"
     );
     // Writes when another has compared, too.
@@ -425,6 +425,37 @@ fn doctor_races_writers_and_tells_what_a_helper_lacks() {
         bad.stdout.contains("two instances could have control"),
         "{bad:?}"
     );
+}
+
+#[test]
+fn doctor_finds_a_helper_that_damages_a_text_and_one_that_fails() {
+    for (code, found) in [
+        (
+            "if [ \"$1\" = get ] && [ -e \"$entry\" ]; then tag; tr -d '\\\\' <\"$entry\"; exit 0; fi",
+            "gives back another text",
+        ),
+        (
+            "echo 'ERROR: no such table' >&2; echo 'LINE 1: ^' >&2; exit 3",
+            "(ERROR: no such table): make its calls work by hand first",
+        ),
+    ] {
+        let scene = scene();
+        fault(&scene, "before", code);
+        let finished = verb(&scene, "doctor").finish();
+        assert_eq!(finished.ended, Ended::Code(1), "{finished:?}");
+        assert!(finished.stdout.contains(found), "{finished:?}");
+    }
+}
+
+#[test]
+fn periods_are_refused_where_the_helper_has_no_clock() {
+    let scene = scene();
+    fault(&scene, "before", "[ \"$1\" != time ] || exit 2");
+    let once = ["--once-per", "1h"];
+    let finished = run(&scene, "one").args(once).shell("echo ran").finish();
+    assert_eq!(finished.ended, Ended::Code(69), "{finished:?}");
+    assert!(finished.stderr.contains("no verb 'time'"), "{finished:?}");
+    assert_eq!(finished.stdout, "", "{finished:?}");
 }
 
 #[test]

@@ -8,7 +8,7 @@ use time::OffsetDateTime;
 
 use super::{Check, Findings, clock, pace};
 use crate::clock::Instant;
-use crate::core::Budget;
+use crate::core::{Budget, Failure};
 use crate::host;
 use crate::lease::helper::{HelperLock, race};
 
@@ -25,10 +25,16 @@ pub(super) fn examine(findings: &mut Findings, helper: &str, name: &str, budget:
     findings.add(Check::ok("helper", helper.program.display().to_string()));
     let races = race(helper, ROUNDS, limit);
     let found = races.as_ref().map(|_| {
-        format!("refuses tags that do not hold; {ROUNDS} races of 8 writers had one winner each")
+        format!("{ROUNDS} races of 8 writers with one tag had one winner each, and texts came back whole")
     });
-    let advice = "two instances could have control: use a helper and a store that compare tags";
-    findings.add(Check::of("tags", found, advice));
+    let advice = match &races {
+        Err(Failure::Transient { .. }) => format!(
+            "make its calls work by hand first: {} get {name}",
+            helper.program.display()
+        ),
+        _ => String::new(),
+    };
+    findings.add(Check::of("tags", found, &advice));
     if let Ok(took) = races {
         let slow = "the store is slow: take a longer --lease";
         let too_slow = "too slow for this lease: take a longer one, or a faster store";

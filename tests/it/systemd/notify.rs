@@ -313,6 +313,22 @@ fn a_stop_is_told_once_and_asks_for_time_as_long_as_the_drain_takes() {
 }
 
 #[test]
+fn watchdog_that_is_not_below_half_of_the_lease_is_warned_of() {
+    for (micros, warned) in [("5000000", 1), ("4900000", 0)] {
+        let scene = Scene::new();
+        let manager = Manager::at(&scene, "one");
+        let finished = service(&scene, &manager, "web1")
+            .args(["--shared", "--lease", "10s"])
+            .env("WATCHDOG_USEC", micros)
+            .shell("exit 3")
+            .finish();
+        assert_eq!(finished.ended, Ended::Code(3), "{}", finished.stderr);
+        let count = finished.stderr.matches("; set WatchdogSec=4s").count();
+        assert_eq!(count, warned, "{}", finished.stderr);
+    }
+}
+
+#[test]
 fn a_socket_that_is_gone_or_none_costs_one_line_and_nothing_else() {
     let scene = Scene::new();
     let gone = scene.path("gone").into_os_string();

@@ -147,7 +147,7 @@ fn refuse_a_missing_directory(path: &Path) -> Result<(), Failure> {
         return Ok(());
     }
     Err(fatal(format!(
-        "{}: this directory does not exist: create the directory",
+        "{}: this directory does not exist: mount its share, or create the directory",
         path.display()
     )))
 }

@@ -53,7 +53,7 @@ impl OpenError {
         let parent = path.parent().filter(|dir| !dir.as_os_str().is_empty());
         let why = match errno {
             Errno::ENOENT if parent.is_some_and(|dir| !dir.exists()) => {
-                "its directory does not exist: create the directory".into()
+                "its directory does not exist: mount its share, or create the directory".into()
             }
             Errno::ENOENT if create => {
                 "it is a link to a place where no file can be created".into()

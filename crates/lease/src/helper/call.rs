@@ -31,6 +31,8 @@ const TAG: usize = 256;
 const SAID: usize = 4096;
 /// Exit status of `put` if the tag did not hold.
 const REFUSED: i32 = 4;
+/// Exit status of a verb that the helper does not have.
+const NO_VERB: i32 = 2;
 /// Tag of a missing entry.
 pub(super) const NONE: &str = "-";
 const INSTALLED: &str = "/usr/share/trafficcop/stores";
@@ -134,8 +136,16 @@ impl Helper {
     /// # Errors
     /// Those of a call, and `Fatal` if it prints no number.
     pub fn time(&self, give_up_at: Instant) -> Result<u64, Failure> {
-        let stdout = self.ask(&["time"], give_up_at)?;
-        let text = String::from_utf8_lossy(&stdout);
+        let finished = self.call(&["time"], b"", give_up_at)?;
+        match finished.status.code() {
+            Some(0) => {}
+            Some(NO_VERB) => {
+                let why = "its helper has no verb 'time', which --once-per needs";
+                return Err(fatal(self.about(why)));
+            }
+            _ => return Err(self.failed("time", &finished)),
+        }
+        let text = String::from_utf8_lossy(&finished.stdout);
         let seconds = text.trim().split('.').next().map(str::parse);
         let problem = || fatal(self.about("'time' prints no seconds since 1970"));
         seconds.and_then(Result::ok).ok_or_else(problem)
@@ -175,7 +185,11 @@ impl Helper {
             (Some(status), _) => format!("exit status {status}"),
             (None, signal) => format!("killed by signal {}", signal.unwrap_or(0)),
         };
-        let said = finished.said.lines().rfind(|line| !line.trim().is_empty());
+        let mut lines = finished.said.lines().filter(|line| !line.trim().is_empty());
+        // Clients print the error first and details below it, or a log first.
+        let is_error =
+            |line: &&str| !line.starts_with('{') && line.to_lowercase().contains("error:");
+        let said = lines.clone().find(is_error).or_else(|| lines.next_back());
         let said = said.map_or(String::new(), |line| format!(" ({})", plain(line.trim())));
         self.doubt(verb, &format!("{how}{said}"))
     }

@@ -167,60 +167,76 @@ impl Inspector for HelperInspector {
     }
 }
 
+/// Bytes of a long text, within what every store and a shell's argument takes.
+const LONG_TEXT: usize = 30_000;
+const ODD: &str = r#"\n\\d"%s"'$x'é"#;
+
 /// Has eight threads write one entry with one tag, `rounds` times; returns how long each write took.
 ///
+/// The texts have what a shell's `echo` and quotes damage; those of the first round are long.
+///
 /// # Errors
-/// `Fatal` if two of them were told that they wrote; the helper's doubt or `Transient` if none was.
+/// `Fatal` if two of them were told that they wrote, or the text comes back changed; the helper's doubt or
+/// `Transient` if none was.
 pub fn race(helper: &Helper, rounds: usize, give_up_at: Instant) -> Result<Vec<Duration>, Failure> {
     const RACERS: usize = 8;
     let helper = Helper {
         name: format!("{}.trafficcop-doctor", helper.name),
         ..helper.clone()
     };
+    // Eight at once are slower than one.
+    let limit = || give_up_at.min(Instant::now() + FORGETTING);
     let mut took = Vec::new();
     for round in 0..rounds {
-        let tag = helper
-            .get(give_up_at)?
-            .map_or(NONE.to_owned(), |entry| entry.tag);
+        let entry = helper.get(limit())?;
+        let tag = entry.map_or(NONE.to_owned(), |entry| entry.tag);
+        let long = if round == 0 { LONG_TEXT } else { 0 };
+        let texts: Vec<String> = (0..RACERS)
+            .map(|number| {
+                let (nonce, long) = (fresh_nonce(), ".".repeat(long));
+                format!("doctor {nonce:x} {number} {ODD}{long}\n2\n")
+            })
+            .collect();
         let start = Barrier::new(RACERS);
-        let racer = |number: usize| {
+        let racer = |text: &String| {
             start.wait();
-            let text = format!("trafficcop doctor {:032x} {number}\n", fresh_nonce());
             let begun = Instant::now();
-            let put = helper.put(&tag, text.as_bytes(), give_up_at);
+            let put = helper.put(&tag, text.as_bytes(), limit());
             (put, Instant::now().since(begun))
         };
         let ended: Vec<_> = std::thread::scope(|scope| {
-            let all: Vec<_> = (0..RACERS)
-                .map(|number| scope.spawn(move || racer(number)))
-                .collect();
-            all.into_iter()
-                .filter_map(|racer| racer.join().ok())
+            let racers = texts.iter().map(|text| scope.spawn(move || racer(text)));
+            let all: Vec<_> = racers.collect();
+            let ended = all.into_iter().zip(&texts);
+            ended
+                .filter_map(|(racer, text)| Some((racer.join().ok()?, text)))
                 .collect()
         });
-        let won = ended
-            .iter()
-            .filter(|(put, _)| matches!(put, Ok(Put::Done)))
-            .count();
-        took.extend(ended.iter().map(|(_, span)| *span));
-        match won {
-            1 => {}
-            // A doubtful answer may hide the winner's.
-            0 => match ended.into_iter().find_map(|(put, _)| put.err()) {
-                Some(doubt) => return Err(doubt),
-                None => {
-                    return Err(transient(format!(
-                        "{}: another doctor is at work",
-                        helper.address()
+        took.extend(ended.iter().map(|((_, span), _)| *span));
+        let won = |((put, _), _): &&((Result<Put, Failure>, _), _)| matches!(put, Ok(Put::Done));
+        let won: Vec<&String> = ended.iter().filter(won).map(|(_, text)| *text).collect();
+        match won[..] {
+            [text] => {
+                let read = helper.get(limit())?.map_or(Vec::new(), |entry| entry.text);
+                if read != text.trim().as_bytes() {
+                    return Err(fatal(helper.about(
+                        "its helper gives back another text than it was given, so a holder would lose its lease: \
+                         keep every byte (printf, not echo; no text as an argument)",
                     )));
                 }
-            },
-            won => {
-                return Err(fatal(format!(
-                    "{}: in round {round} {won} of {RACERS} writers with the same tag were told that they wrote: \
-                     two instances could have control",
-                    helper.address()
-                )));
+            }
+            // A doubtful answer may hide the winner's.
+            [] => {
+                let doubt = ended.into_iter().find_map(|((put, _), _)| put.err());
+                let other = || transient(helper.about("another doctor is at work"));
+                return Err(doubt.unwrap_or_else(other));
+            }
+            _ => {
+                return Err(fatal(helper.about(&format!(
+                    "in round {round} {} of {RACERS} writers with the same tag were told that they wrote, so two \
+                     instances could have control: use a helper and a store that compare tags",
+                    won.len()
+                ))));
             }
         }
     }

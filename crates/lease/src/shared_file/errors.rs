@@ -24,7 +24,9 @@ impl Share {
             }
             Errno::EISDIR => format!("{at}: it is a directory: name a file in it"),
             Errno::ENOENT if parent.is_some_and(|parent| !parent.exists()) => {
-                format!("{at}: its directory does not exist: create the directory")
+                format!(
+                    "{at}: its directory does not exist: mount its share, or create the directory"
+                )
             }
             Errno::ENOTDIR | Errno::ELOOP if is_no_directory(self.versions()) => format!(
                 "{there}: the versions of a shared lock are kept here, and it is no directory: remove it"
