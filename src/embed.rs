@@ -41,8 +41,12 @@ pub use worker::{Worker, WorkerBuilder};
 
 /// One instance that competes for control inside a program.
 ///
-/// Dropping it ends the competition, but not the work. The lease is kept until the last [`Guard`] is dropped,
-/// or for the grace (10 s without a budget).
+/// Keep it as long as the work. Dropping it ends control, too: [`Guard::run`] drops its future. The lease is
+/// given back when the last [`Guard`] is dropped, or after the grace
+/// ([`Budget::grace_on_loss`](crate::Budget::grace_on_loss); 10 s for a lock without a lease).
+///
+/// A program has no guardian. If it crashes, or ends without [`TrafficCop::stop`], the lease on a blob or a
+/// shared drive runs out by itself. A local file's lock is free at once.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -95,6 +99,7 @@ impl TrafficCop {
     /// if let Err(lost) = guard.run(rebuild_the_index()).await {
     ///     eprintln!("{lost}");
     /// }
+    /// cop.stop().await?;
     /// # Ok(())
     /// # }
     /// ```
@@ -130,13 +135,14 @@ impl TrafficCop {
     /// Cancel-safe: the instance goes on competing.
     ///
     /// # Errors
-    /// If the store refused access or never answered: the competition is over.
+    /// If the store refuses at the first contact, or does not answer for the first 30 s: the competition is over.
+    /// Later it survives outages, and a refused credential for five minutes.
     pub async fn acquired(&self) -> Result<Guard, Error> {
         self.shared.acquired().await
     }
 
-    /// Waits for control for at most `limit`; `None` without it. The instance goes on competing: stop it if
-    /// it should not.
+    /// Waits for control for at most `limit`; `None` without it, or without an answer of the store. The instance
+    /// goes on competing: stop it if it should not.
     ///
     /// ```
     /// # #[tokio::main(flavor = "current_thread")]
@@ -179,11 +185,17 @@ impl TrafficCop {
         self.shared.watch()
     }
 
-    /// Stops competing and gives the lease back. Guards that are left lose control.
+    /// Stops competing and gives the lease back, also under guards that are left: they lose control. From an
+    /// `Arc`, [`Arc::into_inner`] takes the instance.
+    ///
+    /// Without an answer of the store this takes 10 s. If control was lost before, guards that are left prolong
+    /// it by up to the grace.
     ///
     /// # Errors
-    /// If the competition was over, the lease could not be given back (it then expires), or the competing
-    /// task panicked or lost its runtime.
+    /// If the instance was in control, and its lease could not be given back: it runs out by itself. If the
+    /// competition was over before, or its task panicked or lost its runtime.
+    ///
+    /// Once control is lost, or the last guard is dropped, a lease that is not given back is no error.
     pub async fn stop(self) -> Result<(), Error> {
         // A standby has nothing to give back.
         let had_control = self.shared.token().is_some();
@@ -202,7 +214,8 @@ impl TrafficCop {
 
 /// Control over the lock, while it lasts.
 ///
-/// Dropping it gives the lease back. The instance competes again when the program waits for the next guard.
+/// Dropping it gives the lease back, on a task of the runtime: before the program ends, await
+/// [`TrafficCop::stop`]. The instance competes again when the program waits for the next guard.
 #[must_use = "control is given back when the guard is dropped"]
 pub struct Guard {
     held: Arc<GuardedTenure>,
