@@ -45,8 +45,8 @@ pub use worker::{Worker, WorkerBuilder};
 /// given back when the last [`Guard`] is dropped, or after the grace
 /// ([`Budget::grace_on_loss`](crate::Budget::grace_on_loss); 10 s for a lock without a lease).
 ///
-/// A program has no guardian. If it crashes, or ends without [`TrafficCop::stop`], the lease on a blob or a
-/// shared drive runs out by itself. A local file's lock is free at once.
+/// If the program crashes, or ends without [`TrafficCop::stop`], no guardian gives its lease back: it runs out by
+/// itself. A local file's lock is free at once.
 ///
 /// ```
 /// # #[tokio::main(flavor = "current_thread")]
@@ -89,20 +89,8 @@ impl TrafficCop {
     }
 
     /// Prepares to compete for a lease on an Azure blob, `CONTAINER/NAME` or its URL, with the environment's
-    /// account and credential. Creates blob and container if they are missing. Sends nothing yet.
-    ///
-    /// ```no_run
-    /// # async fn rebuild_the_index() {}
-    /// # async fn example() -> Result<(), trafficcop::Error> {
-    /// let cop = trafficcop::TrafficCop::blob("locks/index")?.start().await?;
-    /// let guard = cop.acquired().await?;
-    /// if let Err(lost) = guard.run(rebuild_the_index()).await {
-    ///     eprintln!("{lost}");
-    /// }
-    /// cop.stop().await?;
-    /// # Ok(())
-    /// # }
-    /// ```
+    /// account and credential. Creates blob and container if they are missing. Sends nothing yet. The crate's
+    /// page has an example.
     ///
     /// # Errors
     /// If the name is invalid, or account and credential are missing or contradictory.
@@ -135,8 +123,8 @@ impl TrafficCop {
     /// Cancel-safe: the instance goes on competing.
     ///
     /// # Errors
-    /// If the store refuses at the first contact, or does not answer for the first 30 s: the competition is over.
-    /// Later it survives outages, and a refused credential for five minutes.
+    /// If the store refuses at the first contact, or does not answer within 30 s: the competition is over. Later it
+    /// survives outages, and a refused credential for five minutes.
     pub async fn acquired(&self) -> Result<Guard, Error> {
         self.shared.acquired().await
     }
@@ -188,14 +176,13 @@ impl TrafficCop {
     /// Stops competing and gives the lease back, also under guards that are left: they lose control. From an
     /// `Arc`, [`Arc::into_inner`] takes the instance.
     ///
-    /// Without an answer of the store this takes 10 s. If control was lost before, guards that are left prolong
-    /// it by up to the grace.
+    /// A store that does not answer delays it by up to 10 s. After a loss, guards that are left delay it by up to
+    /// the grace, too.
     ///
     /// # Errors
-    /// If the instance was in control, and its lease could not be given back: it runs out by itself. If the
-    /// competition was over before, or its task panicked or lost its runtime.
-    ///
-    /// Once control is lost, or the last guard is dropped, a lease that is not given back is no error.
+    /// If this instance was in control and could not give the lease back (it then expires), the competition was
+    /// over, or its task panicked or lost its runtime. Once control is lost or the last guard is dropped, `Ok`
+    /// proves no release.
     pub async fn stop(self) -> Result<(), Error> {
         // A standby has nothing to give back.
         let had_control = self.shared.token().is_some();
@@ -214,8 +201,7 @@ impl TrafficCop {
 
 /// Control over the lock, while it lasts.
 ///
-/// Dropping it gives the lease back, on a task of the runtime: before the program ends, await
-/// [`TrafficCop::stop`]. The instance competes again when the program waits for the next guard.
+/// Dropping it gives the lease back. The instance competes again when the program waits for the next guard.
 #[must_use = "control is given back when the guard is dropped"]
 pub struct Guard {
     held: Arc<GuardedTenure>,

@@ -3,7 +3,7 @@
 use super::words;
 use crate::core::{BudgetError, Cause, Ending};
 
-/// Reason for having no control.
+/// Reason for having no control. Print it with `{}`: a `main` that returns it shows `Debug`.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 #[non_exhaustive]
 pub enum Error {
@@ -69,6 +69,8 @@ impl Error {
 }
 
 /// Control was lost before the work was done.
+///
+/// The cause is not reported: a silent store, a lease that was taken or broken, a late watchdog, or a stop.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, thiserror::Error)]
 #[error("control was lost: the work was dropped before it was done")]
 #[non_exhaustive]

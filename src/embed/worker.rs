@@ -24,23 +24,7 @@ const LONGEST_BODY: usize = 1 << 20;
 
 /// Source of messages from a storage queue.
 ///
-/// Several tasks may share it, each with its own message.
-///
-/// ```no_run
-/// # async fn handle(_body: &[u8]) {}
-/// # async fn example() -> Result<(), Box<dyn std::error::Error>> {
-/// use trafficcop::Worker;
-///
-/// let orders = Worker::queue("orders")?.start().await?;
-/// loop {
-///     let message = orders.next().await?;
-///     match message.run(handle(message.body())).await {
-///         Ok(()) => message.complete().await?,
-///         Err(lost) => eprintln!("{lost}"), // Another worker may have it now.
-///     }
-/// }
-/// # }
-/// ```
+/// Several tasks may share it, each with its own message. The crate's page has an example.
 pub struct Worker {
     queue: StorageQueue,
     max_attempts: u32,
