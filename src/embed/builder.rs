@@ -28,7 +28,7 @@ enum LockPlace {
     Store(Arc<dyn LeaseStore>),
 }
 
-/// Settings of a competition.
+/// Settings of a competition, which [`Builder::start`] begins.
 #[must_use = "nothing competes before it is started"]
 pub struct Builder {
     lock: String,
@@ -132,14 +132,14 @@ impl Builder {
         self
     }
 
-    /// Sets the lease: 15 to 60 whole seconds on a blob (default 60), 10 to 60 s on a shared drive. A local
-    /// disk ignores it.
+    /// Sets the lease: 15 to 60 whole seconds on a blob (default 60), 10 to 60 s on a shared drive. So long may
+    /// standbys wait after a crash. A local disk ignores it.
     pub fn lease(mut self, lease: Duration) -> Builder {
         self.lease = Some(lease);
         self
     }
 
-    /// Sets the lease and the division of its time.
+    /// Sets the lease and the division of its time: renewals, grace, margin.
     pub fn budget(mut self, budget: Budget) -> Builder {
         self.budget = Some(budget);
         self
@@ -180,7 +180,7 @@ impl Builder {
         self
     }
 
-    /// Starts to compete, on a task of the current tokio runtime.
+    /// Starts to compete, on a task of the current tokio runtime, which needs `enable_all`.
     ///
     /// # Errors
     /// If a setting is invalid, the file cannot be opened, or there is no runtime. [`TrafficCop::acquired`]

@@ -61,7 +61,7 @@ impl Connection {
         self.with(STRING, text.into())
     }
 
-    /// Sets the account (in Azure's public cloud) and its credential.
+    /// Sets the account (in Azure's public cloud) and its credential, such as [`AccountCredential::key`].
     pub fn account(self, name: impl Into<String>, by: impl Into<AccountCredential>) -> Connection {
         self.with(ACCOUNT, name.into()).credential(by)
     }
@@ -139,8 +139,8 @@ impl Connection {
     }
 }
 
-/// Credential for a storage account: a key, a SAS, or (with the feature `entra`) an `Arc` of any
-/// `azure_core::credentials::TokenCredential`.
+/// Credential for a storage account: [`AccountCredential::key`], [`AccountCredential::sas`], or (with
+/// `features = ["entra"]`) an `Arc` of any `azure_core::credentials::TokenCredential`.
 #[derive(Clone)]
 pub struct AccountCredential(Kind);
 
