@@ -1,6 +1,8 @@
 //! Runs a command, or a part of a program, on one of many machines at a time.
 //!
-//! A program on tokio (features `macros` and `rt`) that waits for control, works, and gives control back:
+//! # For users of the library
+//! A program on tokio (features `macros`, `rt-multi-thread`, `signal`, `time`) that waits for control, works, and
+//! gives control back:
 //! ```no_run
 //! #[tokio::main(flavor = "current_thread")]
 //! async fn main() -> Result<(), trafficcop::Error> {
@@ -39,7 +41,7 @@
 //!     let order = orders.next().await?;
 //!     match order.run(ship(order.body())).await {
 //!         Ok(()) => order.complete().await?,
-//!         Err(lost) => eprintln!("{lost}"),
+//!         Err(lost) => eprintln!("{lost}"), // Another worker may have it now.
 //!     }
 //! }
 //! # }
@@ -47,14 +49,16 @@
 //! | if you want to | use |
 //! |---|---|
 //! | compete for control | [`TrafficCop`] and its [`Guard`] |
+//! | set the lease, a name, a watchdog or a doorbell | [`Builder`] |
 //! | process the messages of a [`queue`] | [`Worker`] and [`MessageLock`] |
 //! | name an account that is not in the environment | [`Connection`] |
 //! | ask inside a command of `trafficcop run` whether it is in control | [`Deadline`] |
 //! | bring a lock of your own | [`LeaseStore`] |
 //!
-//! The feature `cli` is on by default. Without it the command line and its dependencies are not compiled.
+//! `default-features = false` leaves out the command line (`cli`), Entra ID (`entra`) and Service Bus
+//! (`service-bus`). `features = ["entra"]` brings Entra ID back; without it there are keys and SAS only.
 //!
-//! # Where do I put a …
+//! # For contributors: where do I put a …
 //! | new thing | place |
 //! |---|---|
 //! | flag | its struct in `src/args`; its meaning in `src/config` |
