@@ -14,9 +14,17 @@ fn secret(_of: &str) -> String {
 }
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() {
+    if let Err(error) = run().await {
+        eprintln!("accounts: {error}");
+        std::process::exit(1);
+    }
+}
+
+async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let locks = TrafficCop::builder().connection_string(secret("locks"));
     let orders = Worker::builder().connection_string(secret("orders"));
+    // With a key: TrafficCop::builder().account("contoso", AccountCredential::key(secret("contoso")))
     // With Entra ID: TrafficCop::builder().account("contoso", DeveloperToolsCredential::new(None)?)
 
     let cop = locks.blob("locks/dispatcher")?.start().await?;

@@ -3,19 +3,28 @@
 //!     cargo run --example election -- /tmp/election.lock      # in two or three terminals
 //!
 //! Each instance says when it stands by, and once a second that it is in control. The one in control
-//! hands it round after ten seconds. Ctrl-C gives the lease back, and another one goes on at once.
+//! hands it round after ten seconds. SIGTERM and Ctrl-C give the lease back, and another one goes on at once.
 
 use std::time::Duration;
 
+use tokio::signal::unix::{SignalKind, signal};
 use trafficcop::{Control, Guard, TrafficCop};
 
 /// For how many seconds an instance works before it hands control round.
 const TURN: u32 = 10;
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() {
+    if let Err(error) = run().await {
+        eprintln!("election: {error}");
+        std::process::exit(1);
+    }
+}
+
+async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let path = std::env::args_os().nth(1);
     let path = path.ok_or("usage: election LOCK-FILE")?;
+    let mut sigterm = signal(SignalKind::terminate())?;
     let cop = TrafficCop::file(path)?.start().await?;
     let mut state = cop.watch();
     tokio::spawn(async move {
@@ -27,6 +36,7 @@ async fn main() -> Result<(), Box<dyn std::error::Error>> {
     });
     tokio::select! {
         ended = take_turns(&cop) => ended?,
+        _ = sigterm.recv() => {}
         interrupted = tokio::signal::ctrl_c() => interrupted?,
     }
     cop.stop().await?;

@@ -14,7 +14,14 @@ use trafficcop::Worker;
 const WORK: Duration = Duration::from_secs(90);
 
 #[tokio::main(flavor = "current_thread")]
-async fn main() -> Result<(), Box<dyn std::error::Error>> {
+async fn main() {
+    if let Err(error) = run().await {
+        eprintln!("process: {error}");
+        std::process::exit(1);
+    }
+}
+
+async fn run() -> Result<(), Box<dyn std::error::Error>> {
     let name = std::env::args().nth(1).ok_or("usage: process QUEUE")?;
     let queue = Worker::queue(&name)?.create().start().await?;
     loop {
