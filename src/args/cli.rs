@@ -133,7 +133,7 @@ pub enum Verb {
 
     /// Check that this machine has what run needs
     ///
-    /// Each line is ok, warn or fail, with what to do. Tests that write use a blob or a file of their own
+    /// Each line is ok, warn or fail, with what to do or what follows. Tests that write use a blob or a file of their own
     /// beside the lock, NAME.trafficcop-doctor-RANDOM, and delete it afterwards. The lock itself is only
     /// read.
     Doctor(Doctor),

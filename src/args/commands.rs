@@ -24,7 +24,7 @@ pub struct TheLock {
     )]
     pub blob: Option<String>,
 
-    /// A lock on this file
+    /// A lock on this file (break: on a shared drive only)
     #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", help_heading = "The lock (exactly one)",
         value_parser = path())]
     pub file: Option<PathBuf>,

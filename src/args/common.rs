@@ -109,22 +109,22 @@ pub struct Common {
 
     /// Time between two looks of a standby [default: 2s]
     ///
-    /// ±20 %. For --blob, --slots and shared drives; on a local file the kernel wakes the standby. While
+    /// ±20 %. For --blob, --store, --slots and shared drives; on a local file the kernel wakes the standby. While
     /// the holder drains, a standby checks eight times as often, between four times a second and every 2s.
     /// With more than 80 standbys on a blob, add a second for every 40: 12s for 500.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", help_heading = "Waiting for control",
         value_parser = checked(poll), hide_short_help = true)]
     pub poll: Option<Checked<Duration>>,
 
-    /// Tell standbys of a hand-over at once, by TCP
+    /// Tell standbys of a hand-over immediately, by TCP
     ///
-    /// The holder notifies the standbys; a standby listens to the holder. The next command then starts
+    /// Standbys keep a TCP connection to the holder, which notifies them. The next command then starts
     /// within milliseconds of the release. A standby of a blob polls only every 12s while it hears the
-    /// holder. The holder listens on TCP at ADDR (auto, or no value: the address from which this machine
+    /// holder. The holder listens at ADDR (auto, or no value: the address from which this machine
     /// reaches the store; any free port) and writes the address into the lock's record. Standbys connect to
     /// it only if it is a private address. A notification only makes a standby check earlier: the store
     /// decides who has control, and without one standbys poll as usual. The connection carries no secret
-    /// and is not encrypted. For --blob and shared drives; on a local file the kernel wakes the standby.
+    /// and is not encrypted. For --blob, --store and shared drives; on a local file the kernel wakes the standby.
     // Without `require_equals` it would take the command for its address.
     #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true,
         default_missing_value = AUTO, help_heading = "Waiting for control", value_parser = checked(doorbell),
@@ -133,9 +133,9 @@ pub struct Common {
 
     /// Time that a silent holder keeps the lock [default: 60s]
     ///
-    /// 15s to 60s for --blob, 10s to 60s on a shared drive; it does nothing on a local disk. A fail-over
-    /// takes this long when a whole machine died, and no time when only the command or trafficcop died. The
-    /// holder renews the lease every third of it.
+    /// 15s to 60s for --blob, 10s to 60s for --store and on a shared drive; it does nothing on a local disk.
+    /// If the holder's machine or container died, a standby takes over after this time. If only the command
+    /// or trafficcop died, it takes over after about --poll. The holder renews the lease every third of it.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", help_heading = "Waiting for control",
         value_parser = checked(lease))]
     pub lease: Option<Checked<Duration>>,
@@ -234,7 +234,7 @@ pub struct Operations {
     /// Append every change of state to this file
     ///
     /// Each is a line of JSON. Any number of instances may share the file. 'trafficcop timeline' reads it
-    /// and shows who held control when; trafficcop-formats(5) describes a line. A file that cannot be
+    /// and shows who had each lock when; trafficcop-formats(5) describes a line. A file that cannot be
     /// written costs a warning, never control.
     #[arg(long, value_name = "F", env = "TRAFFICCOP_EVENT_LOG", value_parser = path(), hide_short_help = true)]
     pub event_log: Option<PathBuf>,
@@ -264,8 +264,8 @@ pub struct Access {
 
     /// Trust the certificates in this file (PEM) in addition to the system's
     ///
-    /// For https to the storage, to Entra ID and to the URL of --health, and for AMQP to Service Bus, for
-    /// example through a proxy that inspects TLS. With --file it is for --health alone.
+    /// For https to the storage and to Entra ID, for --health of run and elect, and for AMQP of work to
+    /// Service Bus. Use it for example behind a proxy that inspects TLS. With --file only --health uses it.
     #[arg(long, value_name = "PEM", env = "TRAFFICCOP_CA_FILE", hide_short_help = true, value_parser = path(),
         help_heading = "With --blob")]
     pub ca_file: Option<PathBuf>,
@@ -278,9 +278,10 @@ pub struct Listen {
     /// Serve health, status and metrics over HTTP
     ///
     /// ADDR is an address and a port, or unix:/PATH. /healthz answers 200 while supervisor and guardian are
-    /// sound. /readyz answers 200 for holder and standby, and 503 until the store has answered, while --if
-    /// fails, and while the store refuses the credential. /leader and /primary answer 200 only while the
-    /// command runs and no other instance can have been given control, else 503. /status is JSON, as in the
+    /// sound. /readyz answers 200 for holder, standby and worker, and 503 until the store or the queue has
+    /// answered, while it refuses the credential, and while --if fails. /leader and /primary answer 200 only
+    /// while the command runs and no other instance can have been given control, else 503; for a worker
+    /// always 503. /status is JSON, as in the
     /// status file, and /metrics is for Prometheus. Methods: GET, HEAD and OPTIONS. Port 0 takes a free
     /// port, which the log names. A socket that was left behind is replaced.
     #[arg(

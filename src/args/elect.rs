@@ -109,7 +109,7 @@ const IN_ITS_WORDS: Rows<'_> = rows! {
         Azure then begins at once, for all the machines that the event names, instead of waiting for its \
         time. Use it only where no other program on them needs that time.",
     "if_lost" => "What to do after control was lost",
-    "health" => "Hand control over if GET of this URL fails\n\n\
+    "health" => "Hand control over after --health-failures failures of GET URL\n\n\
         The URL (http or https, on this machine or at a private address) is requested while this \
         instance is in control, and must answer 2xx; a redirect is not followed. After --health-failures \
         failures in a row the reader counts as hung: trafficcop prints 'standby', and hands control over \

@@ -30,7 +30,7 @@ pub struct Reset {
     #[arg(long, env = "TRAFFICCOP_ALL", value_parser = BoolishValueParser::new())]
     pub all: bool,
 
-    /// Forget it even if an instance has the lock
+    /// Forget it although the lock is held; on a blob this breaks the lease and stops the holder's command
     ///
     /// On a local file the holder goes on undisturbed; on a shared drive trafficcop refuses. On a blob no
     /// other instance can write while the lease is held, so trafficcop breaks the lease, as 'trafficcop

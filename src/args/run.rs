@@ -24,7 +24,7 @@ pub struct Run {
     #[command(flatten)]
     pub common: Common,
 
-    /// From the stop signal to SIGKILL [default: 30s]
+    /// Time from the stop signal to SIGKILL [default: 30s]
     ///
     /// Applies when a stop was requested. It may be longer than the lease, which trafficcop keeps renewing.
     /// Processes that the command left behind get the same time.
@@ -184,7 +184,7 @@ pub enum Restart {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "A task that is to be done once")]
 pub struct Once {
-    /// Run the command once for all machines, and never again
+    /// Run the command until it has succeeded once, on any machine; then on none
     ///
     /// The first instance to get control runs the command. When it exits 0, trafficcop records that with
     /// the lock and gives the lock back. An instance that waited meanwhile, or starts later, reads the
@@ -194,7 +194,7 @@ pub struct Once {
     #[arg(long, env = "TRAFFICCOP_ONCE", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub once: bool,
 
-    /// Name of the task: each name is run once [default: once]
+    /// Key of the task; each key runs once [default: 'once']
     ///
     /// Implies --once. The lock keeps the results of 32 keys (fewer if they are long: 3840 bytes); then it
     /// forgets the oldest result.
@@ -264,11 +264,10 @@ pub struct Health {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "A command that hangs")]
 pub struct HealthChecks {
-    /// Treat as hung if this fails: 'sh -c CMD', or GET URL
+    /// Treat the command as hung after --health-failures failures of 'sh -c CMD' or GET URL
     ///
     /// CMD must exit 0; GET of URL (http or https, on this machine or at a private address) must answer
-    /// 2xx. A redirect counts as a failure and is not followed. After --health-failures failures in a row
-    /// the command counts as hung. The check runs while the command runs, under the lease's deadline, with
+    /// 2xx. A redirect counts as a failure and is not followed. Only failures in a row count. The check runs while the command runs, under the lease's deadline, with
     /// the same environment. Its output is discarded, and processes that it leaves behind are killed. The
     /// consequences are those of --watchdog; both can be used together.
     #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", hide_short_help = true,

@@ -176,7 +176,7 @@ pub struct Work {
         value_parser = BoolishValueParser::new())]
     pub at_most_once: bool,
 
-    /// Attempts before a message is dead-lettered [default: 5]
+    /// Attempts before a message is dead-lettered [default: 5; on Service Bus the queue's own]
     ///
     /// The queue counts, so an attempt counts even if worker and machine died in it. A queue on Service Bus
     /// has its own number (MaxDeliveryCount, 10 by default), which is the default there. With a smaller N,
@@ -209,7 +209,7 @@ pub struct Work {
         help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
     pub retry_exit: Option<Checked<ExitStatuses>>,
 
-    /// Time for which this worker locks a message [default: 60s]
+    /// Time for which this worker locks a message [default: 60s; on Service Bus the queue's own]
     ///
     /// 2s to 7d; renewed while its command runs, however long that is. After a worker died with its
     /// machine, its message comes again when this time is over. On Service Bus it is a property of the
@@ -227,14 +227,14 @@ pub struct Work {
         value_parser = checked(renew_at))]
     pub renew_at: Option<Checked<u32>>,
 
-    /// Time that commands may continue after a stop [default: 30s]
+    /// Time that commands may go on after a stop request, before the stop signal [default: 30s]
     ///
     /// Their messages' locks are renewed meanwhile, and no more messages are taken. A command that has not
     /// ended by then is stopped, and its message is given back at once.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
     pub grace: Option<Checked<Duration>>,
 
-    /// From the stop signal to SIGKILL [default: 10s]
+    /// Time from the stop signal to SIGKILL [default: 10s]
     ///
     /// Applies after --timeout, after --grace, and to processes that a command left behind. If a lock could
     /// not be renewed it is a sixth of --lock-time, 10s at most.

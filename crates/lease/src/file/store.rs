@@ -361,7 +361,8 @@ impl LockFile {
         // Before any write: a finished task leaves no trace of this instance.
         let once = self.results(file)?;
         let token = self.see(old).checked_add(1).ok_or(fatal(format!(
-            "{}: its fencing token is the greatest there is: correct the number in it",
+            "{}: its fencing token is the greatest there is: set a smaller one in it, and reset what remembers the \
+             old one (it would refuse this lock)",
             self.path.display()
         )))?;
         let record = Record {

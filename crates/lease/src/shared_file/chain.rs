@@ -187,7 +187,8 @@ impl Chain {
             Next::Make(version) => not_over.and_then(|()| self.take_over(version, &look)),
             Next::Wait(due) => Err(Failure::Held(holder_info(look.record.as_ref(), Some(due)))),
             Next::Exhausted => Err(self.fatal(
-                "its version, and with it the fencing token, is the greatest there is: name another file",
+                "its fencing token is the greatest there is: name another file, and reset what remembers the old token \
+                 (it would refuse the new lock)",
             )),
         }
     }
