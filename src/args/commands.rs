@@ -142,7 +142,7 @@ pub struct Break {
     #[command(flatten)]
     pub lock: TheLock,
 
-    /// End the lease after N seconds, 0 to 60, unless it ends before [default: at its end]
+    /// End the lease after N seconds (0 to 60), or at its own end if that is earlier [default: at its own end]
     ///
     /// Without it the lease ends when its time is over: by then the holder has noticed and has stopped its
     /// command. With 0, another instance can have control at once, while the holder's command runs until

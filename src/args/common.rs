@@ -63,11 +63,11 @@ pub struct Common {
 
     /// Compete only while CMD, run by 'sh -c', exits 0
     ///
-    /// Run every --poll while waiting for control; an answer counts until the next one. A machine that
-    /// fails it takes no control, and gives the reason in the log, the status and /readyz. With -n, and at
-    /// the end of -w, the exit status is then 75. A task that is done (--once) counts as done for such a
-    /// machine, too. A holder is never stopped by it. It has 5 seconds (--poll, if that is longer) and no
-    /// stdin, and its output goes to stderr. Processes that hang or stay behind are killed.
+    /// CMD runs every --poll while this instance waits for control. While CMD fails, this instance takes no
+    /// control, and gives the reason in the log, the status and /readyz. With -n, and at the end of -w, the
+    /// exit status is then 75. A task that is done (--once) counts as done on such a machine, too. --if never
+    /// stops a holder. CMD has 5 seconds (--poll, if that is longer) and no stdin, and its output goes to
+    /// stderr. Processes that hang or stay behind are killed.
     #[arg(long = "if", value_name = "CMD", env = "TRAFFICCOP_IF", hide_short_help = true,
         help_heading = "Waiting for control", value_parser = OsStringValueParser::new())]
     pub only_if: Option<OsString>,
@@ -191,7 +191,7 @@ pub struct Common {
     /// Treat the file as on a drive that machines share, whatever file system it is on
     ///
     /// trafficcop knows NFS and SMB by itself, and treats any file system that is not known to be local as
-    /// shared. An instance on the server's own disk obeys a file that already has a shared lock.
+    /// shared. On the file server's own disk, trafficcop also honours a shared lock that other machines made.
     #[arg(long, env = "TRAFFICCOP_SHARED", hide_short_help = true, help_heading = "With --file",
         value_parser = BoolishValueParser::new())]
     pub shared: bool,
@@ -313,9 +313,9 @@ pub struct ScheduledEvents {
     #[arg(long, env = "TRAFFICCOP_SCHEDULED_EVENTS", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub scheduled_events: bool,
 
-    /// Approve such an event as soon as the command has ended and the lock was given back
+    /// Approve a scheduled event as soon as the command has ended and the lock was given back
     ///
-    /// Azure then begins at once, for all the machines that the event names, instead of waiting for its
+    /// Azure then begins immediately, for all the machines that the event names, instead of waiting for its
     /// time. Use it only where no other program on them needs that time.
     #[arg(long, env = "TRAFFICCOP_ACK_EVENTS", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub ack_events: bool,

@@ -49,8 +49,8 @@ pub struct Elect {
 
     /// Time without competing after a hand-over (cool-down) [default: twice --poll]
     ///
-    /// Not less than the time in which each standby polls again: --poll and a fifth of it. That applies on
-    /// a local file too, where the standbys of an election poll as well.
+    /// At least 1.2 times --poll, so that each standby has polled meanwhile. That applies on a local file
+    /// too, where the standbys of an election poll as well.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", help_heading = "Handing control round",
         value_parser = checked(duration))]
     pub cooldown: Option<Checked<Duration>>,
@@ -105,8 +105,8 @@ const IN_ITS_WORDS: Rows<'_> = rows! {
         counts as not obtained (exit 75). Without a metadata service trafficcop logs that once, and \
         nothing else changes.",
     "ack_events" =>
-        "Approve such an event as soon as the reader's grace is over and the lock was given back\n\n\
-        Azure then begins at once, for all the machines that the event names, instead of waiting for its \
+        "Approve a scheduled event as soon as the reader's grace is over and the lock was given back\n\n\
+        Azure then begins immediately, for all the machines that the event names, instead of waiting for its \
         time. Use it only where no other program on them needs that time.",
     "if_lost" => "What to do after control was lost",
     "health" => "Hand control over after --health-failures failures of GET URL\n\n\
@@ -164,10 +164,10 @@ pub const ELECT_STATUS: Rows<'_> = rows! {
     "128+n" => "a stop was requested by signal n: 'standby' was printed, the lock was given back, \
         then trafficcop died of the same signal (as PID 1 it exits 128+n)",
     "64" => "bad usage, or settings that cannot hold; nothing was started",
-    "69" => "before control was obtained, the store was out of reach or refused to work, or the \
-        machine did (no process, memory or descriptor to spare, no guardian available)",
-    "70" => "control was lost and the reader was told in time (--if-lost exit), or a process of \
-        trafficcop that watches or tells died",
+    "69" => "before control was obtained: the store was out of reach or refused to work; or this \
+        machine had no guardian, process, memory or descriptor to spare",
+    "70" => "control was lost and the reader was told in time (--if-lost exit); or trafficcop's guardian, \
+        or its process that prints the lines, died",
     "71" => "control was lost and an overlap with another holder cannot be excluded (--if-lost \
         exit, or at the end)",
     "74" => "stdout cannot be written, although the reader has not closed the pipe",
@@ -178,7 +178,7 @@ pub const ELECT_STATUS: Rows<'_> = rows! {
 /// Commands to copy for `trafficcop elect`.
 pub const ELECT_EXAMPLES: Rows<'_> = rows! {
     "Watch an election: start this in several terminals, and end one:" => "trafficcop elect --file /tmp/election.lock",
-    "Tell a program that reads lines (it ends at their end; when it closes the pipe, so does trafficcop):" =>
+    "Pipe the roles into a program; each side ends when the other one closes the pipe:" =>
         "trafficcop elect --json --blob locks/scheduler --lease 30s | ./scheduler \
         --roles-from-stdin",
     "In a script, with a control file to ask before each step:" =>

@@ -34,8 +34,8 @@ pub struct Run {
 
     /// Signal that asks the command to end [default: TERM]
     ///
-    /// A name or a number, whichever signal stopped trafficcop. With none no process gets a signal: the command asks
-    /// 'trafficcop check', and processes that are left at the end of the grace are killed.
+    /// A name or a number. The command gets this signal whatever signal trafficcop got. With none no process gets a
+    /// signal: the command asks 'trafficcop check', and processes that are left at the end of the grace are killed.
     #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true,
         help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
@@ -162,7 +162,7 @@ pub struct HoldPolicy {
     /// Time without competing after a hand-over (cool-down) [default: twice --poll; 500ms on a local
     /// file; after a command that hung, a lease]
     ///
-    /// At least --poll and a fifth of it, so that the other instances have polled meanwhile (100ms on a
+    /// At least 1.2 times --poll, so that the other instances have polled meanwhile (100ms on a
     /// local file).
     #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", hide_short_help = true,
         value_parser = checked(duration))]
@@ -237,8 +237,8 @@ pub struct Health {
     /// Treat the command as hung unless it sends WATCHDOG=1 every D
     ///
     /// The command sends it to its NOTIFY_SOCKET, as in sd_notify(3) (systemd-notify WATCHDOG=1), with or
-    /// without systemd. WATCHDOG_USEC and WATCHDOG_PID tell it to; twice in D is a good rate. The clock
-    /// starts with its first READY=1 or WATCHDOG=1; --watchdog-start limits the time before.
+    /// without systemd. trafficcop sets WATCHDOG_USEC and WATCHDOG_PID for it. It should send about twice in
+    /// D. The clock starts with its first READY=1 or WATCHDOG=1; --watchdog-start limits the time before.
     /// WATCHDOG=trigger means that it hangs, and WATCHDOG_USEC= changes D. trafficcop stops a command that
     /// hangs (--stop-signal, --grace, SIGKILL). Then --restart decides as for a failure, or control is
     /// handed over, and this instance cools down: for --cooldown, or as long as a lease lasts (10s on a
@@ -267,9 +267,10 @@ pub struct HealthChecks {
     /// Treat the command as hung after --health-failures failures of 'sh -c CMD' or GET URL
     ///
     /// CMD must exit 0; GET of URL (http or https, on this machine or at a private address) must answer
-    /// 2xx. A redirect counts as a failure and is not followed. Only failures in a row count. The check runs while the command runs, under the lease's deadline, with
-    /// the same environment. Its output is discarded, and processes that it leaves behind are killed. The
-    /// consequences are those of --watchdog; both can be used together.
+    /// 2xx. A redirect counts as a failure and is not followed. Only failures in a row count. The check runs
+    /// while the command runs, under the lease's deadline, with the same environment. Its output is
+    /// discarded, and processes that it leaves behind are killed. The consequences are those of --watchdog;
+    /// both can be used together.
     #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", hide_short_help = true,
         help_heading = "The command", value_parser = OsStringValueParser::new())]
     pub health: Option<OsString>,
@@ -340,8 +341,8 @@ pub struct Roles {
 
 /// Variables in the command's environment.
 pub const FOR_THE_COMMAND: Rows<'_> = rows! {
-    "TRAFFICCOP_TOKEN" => "the fencing token: a number that grows with every tenure. Pass it to the systems you \
-        write to, and let them refuse a smaller token than they have seen",
+    "TRAFFICCOP_TOKEN" => "the fencing token: a number that grows each time an instance gets control. Pass it to the \
+        systems you write to, and let them refuse a smaller token than they have seen",
     "TRAFFICCOP_LOCK" => "the lock's address",
     "TRAFFICCOP_HOLDER" => "this instance's identity",
     "TRAFFICCOP_SLOT" => "the number of its slot, from 0 (see --slots)",

@@ -134,8 +134,8 @@ pub struct Work {
 
     /// Signal that asks the command to end [default: TERM]
     ///
-    /// A name or a number, whichever signal stopped trafficcop. With none no process gets a signal: the command asks
-    /// 'trafficcop check', and processes that are left at the end of the grace are killed.
+    /// A name or a number. The command gets this signal whatever signal trafficcop got. With none no process gets a
+    /// signal: the command asks 'trafficcop check', and processes that are left at the end of the grace are killed.
     #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true,
         help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
@@ -393,13 +393,13 @@ pub const SETTLED: Rows<'_> = rows! {
     "any other, a signal, --timeout" =>
         "it comes again after --retry-delay; on the last attempt it is dead-lettered",
     "its time to live ends, or its queue is deleted" =>
-        "on a storage queue no worker can get it any more: the command may finish, its exit \
-        status counts, and a message to be dead-lettered still is",
+        "on a storage queue no worker can get it any more. The command may finish, and its exit status \
+        counts: it can still dead-letter the message",
     "its lock is lost or in doubt" =>
-        "the command is killed before another can have the message; nothing is settled",
+        "the command is killed before another worker can have the message; nothing is settled",
     "stopped by trafficcop" => "when a stop was requested and --grace is over: given back, visible again at once (on \
         Service Bus the attempt does not count)",
-    "--at-most-once" => "it is deleted before the command starts, and stays so however the command ends",
+    "--at-most-once" => "it is deleted before the command starts, and stays deleted however the command ends",
     "cannot be started" => "given back, and trafficcop exits 126 or 127 (69, if the machine has no process, \
         memory or descriptor to spare)",
 };
@@ -413,15 +413,13 @@ pub const WORK_STATUS: Rows<'_> = rows! {
         trafficcop died of the same signal (as PID 1 it exits 128+n)",
     "64" => "bad usage, or settings that cannot hold; nothing was started",
     "66" => "there is no such queue",
-    "69" => "the queue was out of reach at the beginning (with --idle-exit: for half a minute \
-        when trafficcop checked for another message), or messages could not be \
-        dead-lettered, or the machine refused to work (no process, memory or descriptor to \
-        spare, for a command either; no guardian available)",
-    "70" => "a guardian died or fell silent; with --once: the lock was lost and the command \
-        stopped in time, or it is not known whether the message was settled, or the command \
-        exited 0 and that did not count (--timeout ended it, or its session's state could \
-        not be stored)",
-    "71" => "a process of a command cannot be killed; with --once: the command may have run at \
+    "69" => "the queue was out of reach at the beginning (with --idle-exit also later, for half a minute); \
+        or messages could not be dead-lettered; or this machine had no guardian, process, memory or \
+        descriptor to spare",
+    "70" => "a guardian died or fell silent. With --once also: the lock was lost and the command stopped in \
+        time; or it is not known whether the message was settled; or exit 0 did not count (--timeout ended \
+        the command, or its session's state could not be stored)",
+    "71" => "a process of a command cannot be killed. With --once also: the command may have run at \
         the same time as another one",
     "77" => "not authorised",
     "126" => "the command was found but cannot be run, or this machine cannot hand messages to it",

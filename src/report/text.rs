@@ -379,8 +379,8 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
             "nothing was run: perhaps a process that a dead instance left here cannot be killed (ps shows state D)"
         }
         _ if exit::is_for_want_of_room(errno) => {
-            "nothing was run: this machine has no more of it: check its limits (ulimit -a, LimitNOFILE=, \
-             pids.max), and try again"
+            "nothing was run: this machine has no process, memory or descriptor to spare: check its limits \
+             (ulimit -a, LimitNOFILE=, pids.max), and try again"
         }
         _ => "nothing was run",
     };

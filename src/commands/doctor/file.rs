@@ -321,7 +321,7 @@ fn on_shared_drive(
         Ok(race) => Check::fail(
             "makers",
             format!(
-                "of {NAMES} names {} were made by more than one of eight, and {} by none",
+                "eight makers tried {NAMES} names: {} names have two makers or more, {} have none",
                 race.shared, race.unmade
             ),
             "a lock here excludes no other machine: use a file on another drive",

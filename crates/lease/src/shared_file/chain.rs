@@ -344,7 +344,7 @@ impl Chain {
         let mut state = self.state();
         (state.rejected, state.unconfirmed) = (version.checked_sub(1), None);
         drop(state);
-        self.ancient("its versions have been removed, or continue from unknown ones")
+        self.ancient("the versions in its directory were removed, or do not continue those that this instance knows")
     }
 
     fn ancient(&self, why: &str) -> Failure {
