@@ -202,13 +202,9 @@ const PAGES: [(&str, &str); 6] = [
     ("/healthz", "200 while supervisor and guardian are sound"),
     (
         "/readyz",
-        "200 for holder and standby; 503 until the store has answered, and while it refuses the credential or \
-         --if fails",
+        "200 for holder and standby; 503 before the store answers, and while it or --if refuses",
     ),
-    (
-        "/leader",
-        "200 only while the command runs and no other instance can have been given control, else 503",
-    ),
+    ("/leader", "200 only while certainly in control, else 503"),
     ("/primary", "the same as /leader"),
     ("/status", "the status file, and more, as JSON"),
     ("/metrics", "for Prometheus"),

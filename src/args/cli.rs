@@ -116,7 +116,7 @@ pub enum Verb {
     /// fencing token shows that. Ends at Ctrl-C, or when its reader closes the pipe.
     Watch(Watch),
 
-    /// Break another's lease
+    /// Break another instance's lease
     ///
     /// Works on a blob and on a shared drive. Shows what will happen to the holder, and asks for
     /// confirmation. The holder learns of it with its next renewal, stops its command, and competes again
@@ -134,9 +134,9 @@ pub enum Verb {
 
     /// Check that this machine has what run needs
     ///
-    /// Each line is ok, warn or fail, with what to do or what follows. Tests that write use a blob or a file
-    /// of their own beside the lock, NAME.trafficcop-doctor-RANDOM, and delete it afterwards. In a helper's
-    /// store the entry NAME.trafficcop-doctor stays. The lock itself is only read.
+    /// Each line is ok, warn or fail, with what to do or what follows. Tests that write use a blob or a file of their
+    /// own beside the lock, NAME.trafficcop-doctor-RANDOM, and delete it afterwards. In a helper's store the entry
+    /// NAME.trafficcop-doctor stays. The lock itself is only read.
     Doctor(Doctor),
 
     /// Say whether a file is locked (the second process of doctor)

@@ -121,7 +121,7 @@ pub struct Watch {
     #[command(flatten)]
     pub lock: TheLock,
 
-    /// Time between two looks [default: 2s]
+    /// How often to check the lock [default: 2s]
     ///
     /// ±20 %; 100ms to 1h.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", value_parser = checked(poll))]

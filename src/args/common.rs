@@ -63,11 +63,11 @@ pub struct Common {
 
     /// Compete only while CMD, run by 'sh -c', exits 0
     ///
-    /// CMD runs every --poll while this instance waits for control. While CMD fails, this instance takes no
-    /// control, and gives the reason in the log, the status and /readyz. With -n, and at the end of -w, the
-    /// exit status is then 75. A task that is done (--once) counts as done on such a machine, too. --if never
-    /// stops a holder. CMD has 5 seconds (--poll, if that is longer) and no stdin, and its output goes to
-    /// stderr. Processes that hang or stay behind are killed.
+    /// CMD runs every --poll while this instance waits for control. While CMD fails, this instance takes no control,
+    /// and gives the reason in the log, the status and /readyz. With -n, and at the end of -w, the exit status is then
+    /// 75. A task that is done (--once) counts as done on such a machine, too. --if never stops a holder. CMD has 5
+    /// seconds (--poll, if that is longer) and no stdin, and its output goes to stderr. Processes that hang or stay
+    /// behind are killed.
     #[arg(long = "if", value_name = "CMD", env = "TRAFFICCOP_IF", hide_short_help = true,
         help_heading = "Waiting for control", value_parser = OsStringValueParser::new())]
     pub only_if: Option<OsString>,
@@ -98,7 +98,7 @@ pub struct Common {
         help_heading = "Waiting for control", value_parser = checked(exit_status), hide_short_help = true)]
     pub conflict_exit_code: Option<Checked<u8>>,
 
-    /// Number of holders at once [default: 1]
+    /// Number of holders at the same time [default: 1]
     ///
     /// The slots are separate locks: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances must name the
     /// same N (1 to 1000). A standby begins at a random slot and tries up to four with each poll (with -n
@@ -107,7 +107,7 @@ pub struct Common {
         help_heading = "The lock (exactly one)", value_parser = checked(slots))]
     pub slots: Option<Checked<u32>>,
 
-    /// Time between two looks of a standby [default: 2s]
+    /// How often a standby checks the lock [default: 2s]
     ///
     /// ±20 %. For --blob, --store, --slots and shared drives; on a local file the kernel wakes the standby. While
     /// the holder drains, a standby checks eight times as often, between four times a second and every 2s.
@@ -118,13 +118,13 @@ pub struct Common {
 
     /// Tell standbys of a hand-over immediately, by TCP
     ///
-    /// Standbys keep a TCP connection to the holder, which notifies them. The next command then starts
-    /// within milliseconds of the release. A standby of a blob polls only every 12s while it hears the
-    /// holder. The holder listens at ADDR (auto, or no value: the address from which this machine
-    /// reaches the store; any free port) and writes the address into the lock's record. Standbys connect to
-    /// it only if it is a private address. A notification only makes a standby check earlier: the store
-    /// decides who has control, and without one standbys poll as usual. The connection carries no secret
-    /// and is not encrypted. For --blob, --store and shared drives; on a local file the kernel wakes the standby.
+    /// Standbys keep a TCP connection to the holder, which notifies them. The next command then starts within
+    /// milliseconds of the release. A standby of a blob polls only every 12s while it hears the holder. The holder
+    /// listens at ADDR (auto, or no value: the address from which this machine reaches the store; any free port) and
+    /// writes the address into the lock's record. Standbys connect to it only if it is a private address. A
+    /// notification only makes a standby check earlier: the store decides who has control, and without one standbys
+    /// poll as usual. The connection carries no secret and is not encrypted. For --blob, --store and shared drives; on
+    /// a local file the kernel wakes the standby.
     // Without `require_equals` it would take the command for its address.
     #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true,
         default_missing_value = AUTO, help_heading = "Waiting for control", value_parser = checked(doorbell),
@@ -140,17 +140,17 @@ pub struct Common {
         value_parser = checked(lease))]
     pub lease: Option<Checked<Duration>>,
 
-    /// From the stop signal to SIGKILL when the lease could not be renewed
+    /// Time from the stop signal to SIGKILL if the lease cannot be renewed [default: 10s with a lease of 60s]
     ///
     /// Part of the lease, so that the command is gone before another instance can have control. The default
-    /// grows with the lease: 10s of 60s, 5s of 30s, 3s of 15s.
+    /// grows with the lease: 3s with 15s, 5s with 30s.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE_ON_LOSS", hide_short_help = true, help_heading = "Time",
         value_parser = checked(duration))]
     pub grace_on_loss: Option<Checked<Duration>>,
 
-    /// Between SIGKILL and the end of the lease
+    /// Time from SIGKILL to the end of the lease [default: 2s with a lease of 60s]
     ///
-    /// The default grows with the lease: 2s of 60s, 1s of 30s and less.
+    /// The default grows with the lease: 1s with 30s and less.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_MARGIN", hide_short_help = true, help_heading = "Time",
         value_parser = checked(duration))]
     pub margin: Option<Checked<Duration>>,
@@ -179,9 +179,9 @@ pub struct Common {
         value_parser = BoolishValueParser::new())]
     pub no_create: bool,
 
-    /// Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob
+    /// Create a page blob of SIZE bytes (K, M, G, T), not an empty block blob [default: 512]
     ///
-    /// SIZE is a multiple of 512; the default is 512. An empty page blob costs nothing.
+    /// SIZE is a multiple of 512. An empty page blob costs nothing.
     // Without `require_equals` it would take the command for its size.
     #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_PAGE_BLOB", hide_short_help = true, num_args = 0..=1,
         require_equals = true, default_missing_value = "512", help_heading = "With --blob",
@@ -233,9 +233,9 @@ pub struct Operations {
 
     /// Append every change of state to this file
     ///
-    /// Each is a line of JSON. Any number of instances may share the file. 'trafficcop timeline' reads it
-    /// and shows who had each lock when; trafficcop-formats(5) describes a line. A file that cannot be
-    /// written costs a warning, never control.
+    /// Each is a line of JSON. Any number of instances may share the file. 'trafficcop timeline' reads it and shows
+    /// who had each lock when; trafficcop-formats(5) describes a line. A file that cannot be written costs a warning,
+    /// never control.
     #[arg(long, value_name = "F", env = "TRAFFICCOP_EVENT_LOG", value_parser = path(), hide_short_help = true)]
     pub event_log: Option<PathBuf>,
 
@@ -277,13 +277,12 @@ pub struct Access {
 pub struct Listen {
     /// Serve health, status and metrics over HTTP
     ///
-    /// ADDR is an address and a port, or unix:/PATH. /healthz answers 200 while supervisor and guardian are
-    /// sound. /readyz answers 200 for holder, standby and worker, and 503 until the store or the queue has
-    /// answered, while it refuses the credential, and while --if fails. /leader and /primary answer 200 only
-    /// while the command runs and no other instance can have been given control, else 503; for a worker
-    /// always 503. /status is JSON, as in the
-    /// status file, and /metrics is for Prometheus. Methods: GET, HEAD and OPTIONS. Port 0 takes a free
-    /// port, which the log names. A socket that was left behind is replaced.
+    /// ADDR is an address and a port, or unix:/PATH. /healthz answers 200 while supervisor and guardian are sound.
+    /// /readyz answers 200 for holder, standby and worker, and 503 until the store or the queue has answered, while it
+    /// refuses the credential, and while --if fails. /leader and /primary answer 200 only while the command runs and
+    /// no other instance can have been given control, else 503; for a worker always 503. /status is JSON, as in the
+    /// status file, and /metrics is for Prometheus. Methods: GET, HEAD and OPTIONS. Port 0 takes a free port, which
+    /// the log names. A socket that was left behind is replaced.
     #[arg(
         long,
         value_name = "ADDR",

@@ -20,7 +20,7 @@ pub struct Elect {
     #[command(flatten)]
     pub common: Common,
 
-    /// From the line 'standby' to the lock's release [default: 5s]
+    /// Time from the line 'standby' to the lock's release [default: 5s]
     ///
     /// The reader's time to stop when a stop was requested or control is handed over; not less than its
     /// longest step. It may be longer than the lease, which trafficcop keeps renewing. A reader that closes
@@ -40,14 +40,15 @@ pub struct Elect {
     #[arg(long, value_name = "F", env = "TRAFFICCOP_CONTROL_FILE", value_parser = path(), help_heading = "The reader")]
     pub control_file: Option<PathBuf>,
 
-    /// Hand control over after D, and compete again
+    /// Hand control over after D, and compete again [default: no limit]
     ///
     /// The time starts when control is obtained; --grace comes on top. On a blob not less than --lease.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", help_heading = "Handing control round",
         value_parser = checked(duration))]
     pub max_hold: Option<Checked<Duration>>,
 
-    /// Time without competing after a hand-over (cool-down) [default: twice --poll]
+    /// Time without competing after a hand-over (cool-down) [default: twice --poll; after a reader that hung, a
+    /// lease]
     ///
     /// At least 1.2 times --poll, so that each standby has polled meanwhile. That applies on a local file
     /// too, where the standbys of an election poll as well.
@@ -84,19 +85,19 @@ pub struct Announce {
 /// paragraph is the short one.
 // The help of `run` speaks of a command: a reader is told, and not run.
 const IN_ITS_WORDS: Rows<'_> = rows! {
-    "slots" => "How many holders at once [default: 1]\n\n\
+    "slots" => "Number of holders at the same time [default: 1]\n\n\
         The slots are separate locks: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances \
         must name the same N (1 to 1000). With --json the line tells the number of the slot.",
     "poll" => "How often a standby checks the lock [default: 2s]\n\n\
         ±20 %. On a file too, because the standby prints the holder. While the holder drains, a standby checks \
         eight times as often, between four times a second and every 2s. With more than 80 \
         standbys on a blob, add a second for every 40: 12s for 500.",
-    "grace_on_loss" =>
-        "From the line 'standby' to the last moment when the lease could not be renewed\n\n\
-        Part of the lease, so that the reader can have stopped before another instance can have \
-        control. The default grows with the lease: 10s of 60s, 5s of 30s, 3s of 15s.",
-    "margin" => "Between that last moment and the end of the lease\n\n\
-        The default grows with the lease: 2s of 60s, 1s of 30s and less.",
+    "grace_on_loss" => "Time from the line 'standby' to the latest end of the reader, if the lease cannot be renewed \
+        [default: 10s with a lease of 60s]\n\n\
+        Part of the lease, so that the reader can have stopped before another instance can have control. \
+        The default grows with the lease: 3s with 15s, 5s with 30s.",
+    "margin" => "Time from the latest end of the reader to the end of the lease [default: 2s with a lease of \
+        60s]\n\nThe default grows with the lease: 1s with 30s and less.",
     "scheduled_events" =>
         "Hand control over before this virtual machine is frozen, rebooted, redeployed or removed\n\n\
         Asks Azure's metadata service every 5 seconds for its Scheduled Events. On a notice for \
@@ -115,7 +116,7 @@ const IN_ITS_WORDS: Rows<'_> = rows! {
         failures in a row the reader counts as hung: trafficcop prints 'standby', and hands control over \
         after --grace. Then this instance does not compete for --cooldown, or as long as a lease lasts (10s \
         on a local file).",
-    "health_delay" => "From the line 'holder' to the first --health [default: 0s]",
+    "health_delay" => "Time from the line 'holder' to the first --health [default: 0s]",
     "health_timeout" => "Time after which one --health has failed [default: 5s, or --health-every if that is \
         shorter]",
     "health_failures" => "Number of consecutive --health failures before the reader counts as hung [default: \

@@ -143,7 +143,7 @@ pub struct HoldPolicy {
         value_parser = checked(duration))]
     pub restart_window: Option<Checked<Duration>>,
 
-    /// Hand control over after D: stop the command, give the lock back, compete again
+    /// Hand control over after D: stop the command, give the lock back, compete again [default: no limit]
     ///
     /// The time starts when control is obtained. The command gets --grace to end; its exit status does not
     /// end trafficcop. On a blob not less than --lease.
@@ -151,7 +151,7 @@ pub struct HoldPolicy {
         value_parser = checked(duration))]
     pub max_hold: Option<Checked<Duration>>,
 
-    /// Keep the lock for D even if the command ends earlier
+    /// Keep the lock for D even if the command ends earlier [default: none]
     ///
     /// The time starts when control is obtained. It is for cron with local clocks: a machine whose clock is
     /// late finds the lock taken, and does not run the command again. The exit status is the command's.
@@ -236,13 +236,12 @@ pub struct Once {
 pub struct Health {
     /// Treat the command as hung unless it sends WATCHDOG=1 every D
     ///
-    /// The command sends it to its NOTIFY_SOCKET, as in sd_notify(3) (systemd-notify WATCHDOG=1), with or
-    /// without systemd. trafficcop sets WATCHDOG_USEC and WATCHDOG_PID for it. It should send about twice in
-    /// D. The clock starts with its first READY=1 or WATCHDOG=1; --watchdog-start limits the time before.
-    /// WATCHDOG=trigger means that it hangs, and WATCHDOG_USEC= changes D. trafficcop stops a command that
-    /// hangs (--stop-signal, --grace, SIGKILL). Then --restart decides as for a failure, or control is
-    /// handed over, and this instance cools down: for --cooldown, or as long as a lease lasts (10s on a
-    /// local file).
+    /// The command sends it to its NOTIFY_SOCKET, as in sd_notify(3) (systemd-notify WATCHDOG=1), with or without
+    /// systemd. trafficcop sets WATCHDOG_USEC and WATCHDOG_PID for it. It should send about twice in D. The clock
+    /// starts with its first READY=1 or WATCHDOG=1; --watchdog-start limits the time before. WATCHDOG=trigger means
+    /// that it hangs, and WATCHDOG_USEC= changes D. trafficcop stops a command that hangs (--stop-signal, --grace,
+    /// SIGKILL). Then --restart decides as for a failure, or control is handed over, and this instance cools down: for
+    /// --cooldown, or as long as a lease lasts (10s on a local file).
     #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG", help_heading = "The command",
         value_parser = checked(watchdog), hide_short_help = true)]
     pub watchdog: Option<Checked<Duration>>,
@@ -266,11 +265,10 @@ pub struct Health {
 pub struct HealthChecks {
     /// Treat the command as hung after --health-failures failures of 'sh -c CMD' or GET URL
     ///
-    /// CMD must exit 0; GET of URL (http or https, on this machine or at a private address) must answer
-    /// 2xx. A redirect counts as a failure and is not followed. Only failures in a row count. The check runs
-    /// while the command runs, under the lease's deadline, with the same environment. Its output is
-    /// discarded, and processes that it leaves behind are killed. The consequences are those of --watchdog;
-    /// both can be used together.
+    /// CMD must exit 0; GET of URL (http or https, on this machine or at a private address) must answer 2xx. A
+    /// redirect counts as a failure and is not followed. Only failures in a row count. The check runs while the
+    /// command runs, under the lease's deadline, with the same environment. Its output is discarded, and processes
+    /// that it leaves behind are killed. The consequences are those of --watchdog; both can be used together.
     #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", hide_short_help = true,
         help_heading = "The command", value_parser = OsStringValueParser::new())]
     pub health: Option<OsString>,
@@ -291,7 +289,7 @@ pub struct HealthChecks {
         value_parser = checked(count("failures, like 3", "would stop a command that works: take 1 or more")))]
     pub health_failures: Option<Checked<u32>>,
 
-    /// From the command's start to the first --health [default: 0s]
+    /// Time from the command's start to the first --health [default: 0s]
     #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_DELAY", hide_short_help = true,
         value_parser = checked(duration))]
     pub health_delay: Option<Checked<Duration>>,

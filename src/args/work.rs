@@ -39,7 +39,7 @@ pub struct Work {
     #[command(flatten)]
     pub bus: ServiceBus,
 
-    /// Create the queue if it is missing
+    /// Create the queue if it is missing (--queue only)
     #[arg(long, env = "TRAFFICCOP_CREATE", help_heading = "The queue", value_parser = BoolishValueParser::new())]
     pub create: bool,
 
@@ -95,14 +95,14 @@ pub struct Work {
     #[arg(long, env = "TRAFFICCOP_ONCE", help_heading = "Taking messages", value_parser = BoolishValueParser::new())]
     pub once: bool,
 
-    /// Exit 0 after N messages
+    /// Exit 0 after N messages [default: no limit]
     ///
     /// A message counts when its command was started.
     #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_MESSAGES", help_heading = "Taking messages",
         value_parser = checked(number(1..=u64::MAX)))]
     pub max_messages: Option<Checked<u64>>,
 
-    /// Exit 0 after D without a message
+    /// Exit 0 after D without a message [default: no limit]
     ///
     /// For jobs that are started because there are messages (KEDA, Container Apps jobs, cron). trafficcop
     /// always checks the queue once (on Service Bus for 2s): 0s takes the messages that are there.
@@ -286,7 +286,7 @@ pub struct ServiceBus {
         value_parser = checked(variable_name))]
     pub connection_string_env: Option<Checked<String>>,
 
-    /// Take sessions, and the messages of each in order
+    /// Take sessions, and the messages of each in order (--service-bus only)
     ///
     /// For a queue or subscription that requires sessions. trafficcop locks the next session that has
     /// messages, and runs the command for one message of it after another, never for two at once on any

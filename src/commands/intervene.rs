@@ -150,7 +150,7 @@ fn of_file(view: &LockView) -> UsageError {
         "{lock}: a lock on a local file is the kernel's and cannot be broken: {}, or find out with 'fuser -v' \
          which processes have the file open; its record names {}",
         report::plain(&who),
-        view.who().unwrap_or_else(|| "nobody".to_owned())
+        view.who().unwrap_or_else(|| "no instance".to_owned())
     ))
 }
 

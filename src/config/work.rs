@@ -108,7 +108,7 @@ impl Work {
             }
             if concurrency > 1 {
                 return Err(UsageError::new(format!(
-                    "--once and -j {concurrency} contradict each other: one message is one command at a time"
+                    "--once and -j {concurrency} contradict each other: one message is one command at a time: pick one"
                 )));
             }
         }

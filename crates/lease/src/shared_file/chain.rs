@@ -187,8 +187,7 @@ impl Chain {
             Next::Make(version) => not_over.and_then(|()| self.take_over(version, &look)),
             Next::Wait(due) => Err(Failure::Held(holder_info(look.record.as_ref(), Some(due)))),
             Next::Exhausted => Err(self.fatal(
-                "its fencing token is the greatest there is: name another file, and reset what remembers the old token \
-                 (it would refuse the new lock)",
+                "its fencing token is the greatest: name another file, and reset what remembers the old token",
             )),
         }
     }
