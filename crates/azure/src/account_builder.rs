@@ -263,7 +263,7 @@ impl AccountBuilder {
                     Auth::Auto | Auth::Key | Auth::Sas => {
                         format!(
                             "set {STRING}, or {ACCOUNT} with {KEY} or {SAS}, or alone for Entra ID \
-                                 (cron and sudo drop a shell's variables); or use --emulator"
+                                 (an empty one counts as unset; cron and sudo drop a shell's); or use --emulator"
                         )
                     }
                 };
