@@ -179,7 +179,7 @@ pub struct Common {
         value_parser = BoolishValueParser::new())]
     pub no_create: bool,
 
-    /// Create a page blob of SIZE bytes (K, M, G, T), not an empty block blob [default: 512]
+    /// Create a page blob of SIZE bytes (K, M, G, T; without SIZE 512), not an empty block blob
     ///
     /// SIZE is a multiple of 512. An empty page blob costs nothing.
     // Without `require_equals` it would take the command for its size.
