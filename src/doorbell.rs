@@ -274,7 +274,7 @@ fn own_address(host: Option<&str>) -> io::Result<IpAddr> {
     }
     AFAR.into_iter()
         .find_map(|afar| address_towards(afar).ok())
-        .ok_or_else(|| io::Error::other("this machine has no network"))
+        .ok_or_else(|| io::Error::other("no network: pass --doorbell=ADDR"))
 }
 
 /// Returns the local address of the route, without sending a packet.

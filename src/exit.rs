@@ -51,11 +51,12 @@ pub const TABLE: &[(&str, &str)] = &[
     ("64", "bad usage, or settings that contradict each other"),
     (
         "69",
-        "nothing started: the store or this machine was not available",
+        "the command was not started: the store, this machine or --on-acquire failed",
     ),
     (
         "70",
-        "control was lost, and the command was stopped in time",
+        "control was lost and the command stopped in time; or the guardian died; or a result of --once was not \
+         recorded",
     ),
     ("71", "control was lost, and an overlap cannot be excluded"),
     ("75", "control was not obtained (-n, -w); -E changes it"),

@@ -104,7 +104,7 @@
 //! | tenure | from one instance's acquiring of the lease to its end; numbered by the fencing token |
 //! | fencing token | a number that grows with every tenure, for resources that can refuse an older one |
 //! | renew, t0 | prolong the lease; the moment before the request was sent, from which it counts |
-//! | margin, grace | the time kept for clocks that drift; the time a command gets from its stop signal to SIGKILL |
+//! | margin, grace | time kept for clocks that drift; time from stop signal to SIGKILL (`work`: before the signal) |
 //! | `term_at`, `kill_at` | when the command is asked to end, and when it is killed, if no renewal succeeds |
 //! | drain | the command's tree is asked to end, and killed after the grace; then the lease is given back |
 //! | doubt, lost | the store has not answered since some time; it said that the lease is not ours |

@@ -217,7 +217,7 @@ impl ServiceManager {
             let (span, most) = (show(span), show(lease * 4 / 10));
             tracing::warn!(
                 "WatchdogSec={span} is not below half of the lease of {}: the command could outlive its lease if \
-                 this machine stops trafficcop and its guardian; set WatchdogSec={most}",
+                 trafficcop and its guardian are both frozen; set WatchdogSec={most}",
                 show(lease)
             );
         }

@@ -202,9 +202,9 @@ const PAGES: [(&str, &str); 6] = [
     ("/healthz", "200 while supervisor and guardian are sound"),
     (
         "/readyz",
-        "200 for holder and standby, 503 until the store has answered and while --if fails",
+        "200 for holder and standby; 503 before the store answers, and while it or --if refuses",
     ),
-    ("/leader", "200 only while this instance leads, else 503"),
+    ("/leader", "200 only while certainly in control, else 503"),
     ("/primary", "the same as /leader"),
     ("/status", "the status file, and more, as JSON"),
     ("/metrics", "for Prometheus"),

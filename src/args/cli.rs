@@ -49,7 +49,8 @@ pub enum Verb {
     ///
     /// Waits for the lock, runs COMMAND, gives the lock back. If control is lost, trafficcop stops the
     /// command (SIGTERM, a grace period, SIGKILL to its whole process tree) before another instance can
-    /// have been given control.
+    /// have been given control. trafficcop is two processes: the supervisor, and the guardian, which stops
+    /// the command if the supervisor dies.
     ///
     /// Durations are written 500ms, 10s, 1m30s, 2h or 1d; a bare number is seconds.
     Run(Box<Run>),
@@ -115,7 +116,7 @@ pub enum Verb {
     /// fencing token shows that. Ends at Ctrl-C, or when its reader closes the pipe.
     Watch(Watch),
 
-    /// Break another's lease
+    /// Break another instance's lease
     ///
     /// Works on a blob and on a shared drive. Shows what will happen to the holder, and asks for
     /// confirmation. The holder learns of it with its next renewal, stops its command, and competes again
@@ -133,9 +134,9 @@ pub enum Verb {
 
     /// Check that this machine has what run needs
     ///
-    /// Each line is ok, warn or fail, with what to do. Tests that write use a blob or a file of their own
-    /// beside the lock, NAME.trafficcop-doctor-RANDOM, and delete it afterwards. The lock itself is only
-    /// read.
+    /// Each line is ok, warn or fail, with what to do or what follows. Tests that write use a blob or a file of their
+    /// own beside the lock, NAME.trafficcop-doctor-RANDOM, and delete it afterwards. In a helper's store the entry
+    /// NAME.trafficcop-doctor stays. The lock itself is only read.
     Doctor(Doctor),
 
     /// Say whether a file is locked (the second process of doctor)

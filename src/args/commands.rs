@@ -24,7 +24,7 @@ pub struct TheLock {
     )]
     pub blob: Option<String>,
 
-    /// A lock on this file
+    /// A lock on this file (break: on a shared drive only)
     #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", help_heading = "The lock (exactly one)",
         value_parser = path())]
     pub file: Option<PathBuf>,
@@ -121,7 +121,7 @@ pub struct Watch {
     #[command(flatten)]
     pub lock: TheLock,
 
-    /// Time between two looks [default: 2s]
+    /// How often to check the lock [default: 2s]
     ///
     /// ±20 %; 100ms to 1h.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", value_parser = checked(poll))]
@@ -142,7 +142,7 @@ pub struct Break {
     #[command(flatten)]
     pub lock: TheLock,
 
-    /// End the lease after N seconds, 0 to 60, unless it ends before [default: at its end]
+    /// End the lease after N seconds (0 to 60), or at its own end if that is earlier [default: at its own end]
     ///
     /// Without it the lease ends when its time is over: by then the holder has noticed and has stopped its
     /// command. With 0, another instance can have control at once, while the holder's command runs until

@@ -63,11 +63,11 @@ pub struct Common {
 
     /// Compete only while CMD, run by 'sh -c', exits 0
     ///
-    /// Run every --poll while waiting for control; an answer counts until the next one. A machine that
-    /// fails it takes no control, and gives the reason in the log, the status and /readyz. With -n, and at
-    /// the end of -w, the exit status is then 75. A task that is done (--once) counts as done for such a
-    /// machine, too. A holder is never stopped by it. It has 5 seconds (--poll, if that is longer) and no
-    /// stdin, and its output goes to stderr. Processes that hang or stay behind are killed.
+    /// CMD runs every --poll while this instance waits for control. While CMD fails, this instance takes no control,
+    /// and gives the reason in the log, the status and /readyz. With -n, and at the end of -w, the exit status is then
+    /// 75. A task that is done (--once) counts as done on such a machine, too. --if never stops a holder. CMD has 5
+    /// seconds (--poll, if that is longer) and no stdin, and its output goes to stderr. Processes that hang or stay
+    /// behind are killed.
     #[arg(long = "if", value_name = "CMD", env = "TRAFFICCOP_IF", hide_short_help = true,
         help_heading = "Waiting for control", value_parser = OsStringValueParser::new())]
     pub only_if: Option<OsString>,
@@ -98,7 +98,7 @@ pub struct Common {
         help_heading = "Waiting for control", value_parser = checked(exit_status), hide_short_help = true)]
     pub conflict_exit_code: Option<Checked<u8>>,
 
-    /// Number of holders at once [default: 1]
+    /// Number of holders at the same time [default: 1]
     ///
     /// The slots are separate locks: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances must name the
     /// same N (1 to 1000). A standby begins at a random slot and tries up to four with each poll (with -n
@@ -107,24 +107,24 @@ pub struct Common {
         help_heading = "The lock (exactly one)", value_parser = checked(slots))]
     pub slots: Option<Checked<u32>>,
 
-    /// Time between two looks of a standby [default: 2s]
+    /// How often a standby checks the lock [default: 2s]
     ///
-    /// ±20 %. For --blob, --slots and shared drives; on a local file the kernel wakes the standby. While
+    /// ±20 %. For --blob, --store, --slots and shared drives; on a local file the kernel wakes the standby. While
     /// the holder drains, a standby checks eight times as often, between four times a second and every 2s.
     /// With more than 80 standbys on a blob, add a second for every 40: 12s for 500.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", help_heading = "Waiting for control",
         value_parser = checked(poll), hide_short_help = true)]
     pub poll: Option<Checked<Duration>>,
 
-    /// Tell standbys of a hand-over at once, by TCP
+    /// Tell standbys of a hand-over immediately, by TCP
     ///
-    /// The holder notifies the standbys; a standby listens to the holder. The next command then starts
-    /// within milliseconds of the release. A standby of a blob polls only every 12s while it hears the
-    /// holder. The holder listens on TCP at ADDR (auto, or no value: the address from which this machine
-    /// reaches the store; any free port) and writes the address into the lock's record. Standbys connect to
-    /// it only if it is a private address. A notification only makes a standby check earlier: the store
-    /// decides who has control, and without one standbys poll as usual. The connection carries no secret
-    /// and is not encrypted. For --blob and shared drives; on a local file the kernel wakes the standby.
+    /// Standbys keep a TCP connection to the holder, which notifies them. The next command then starts within
+    /// milliseconds of the release. A standby of a blob polls only every 12s while it hears the holder. The holder
+    /// listens at ADDR (auto, or no value: the address from which this machine reaches the store; any free port) and
+    /// writes the address into the lock's record. Standbys connect to it only if it is a private address. A
+    /// notification only makes a standby check earlier: the store decides who has control, and without one standbys
+    /// poll as usual. The connection carries no secret and is not encrypted. For --blob, --store and shared drives; on
+    /// a local file the kernel wakes the standby.
     // Without `require_equals` it would take the command for its address.
     #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true,
         default_missing_value = AUTO, help_heading = "Waiting for control", value_parser = checked(doorbell),
@@ -133,24 +133,24 @@ pub struct Common {
 
     /// Time that a silent holder keeps the lock [default: 60s]
     ///
-    /// 15s to 60s for --blob, 10s to 60s on a shared drive; it does nothing on a local disk. A fail-over
-    /// takes this long when a whole machine died, and no time when only the command or trafficcop died. The
-    /// holder renews the lease every third of it.
+    /// 15s to 60s for --blob, 10s to 60s for --store and on a shared drive; it does nothing on a local disk.
+    /// If the holder's machine or container died, a standby takes over after this time. If only the command
+    /// or trafficcop died, it takes over after about --poll. The holder renews the lease every third of it.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", help_heading = "Waiting for control",
         value_parser = checked(lease))]
     pub lease: Option<Checked<Duration>>,
 
-    /// From the stop signal to SIGKILL when the lease could not be renewed
+    /// Time from the stop signal to SIGKILL if the lease cannot be renewed [default: 10s with a lease of 60s]
     ///
     /// Part of the lease, so that the command is gone before another instance can have control. The default
-    /// grows with the lease: 10s of 60s, 5s of 30s, 3s of 15s.
+    /// grows with the lease: 3s with 15s, 5s with 30s.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE_ON_LOSS", hide_short_help = true, help_heading = "Time",
         value_parser = checked(duration))]
     pub grace_on_loss: Option<Checked<Duration>>,
 
-    /// Between SIGKILL and the end of the lease
+    /// Time from SIGKILL to the end of the lease [default: 2s with a lease of 60s]
     ///
-    /// The default grows with the lease: 2s of 60s, 1s of 30s and less.
+    /// The default grows with the lease: 1s with 30s and less.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_MARGIN", hide_short_help = true, help_heading = "Time",
         value_parser = checked(duration))]
     pub margin: Option<Checked<Duration>>,
@@ -179,9 +179,9 @@ pub struct Common {
         value_parser = BoolishValueParser::new())]
     pub no_create: bool,
 
-    /// Create a page blob of SIZE bytes (K, M, G, T) instead of an empty block blob
+    /// Create a page blob of SIZE bytes (K, M, G, T; without SIZE 512), not an empty block blob
     ///
-    /// SIZE is a multiple of 512; the default is 512. An empty page blob costs nothing.
+    /// SIZE is a multiple of 512. An empty page blob costs nothing.
     // Without `require_equals` it would take the command for its size.
     #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_PAGE_BLOB", hide_short_help = true, num_args = 0..=1,
         require_equals = true, default_missing_value = "512", help_heading = "With --blob",
@@ -191,7 +191,7 @@ pub struct Common {
     /// Treat the file as on a drive that machines share, whatever file system it is on
     ///
     /// trafficcop knows NFS and SMB by itself, and treats any file system that is not known to be local as
-    /// shared. An instance on the server's own disk obeys a file that already has a shared lock.
+    /// shared. On the file server's own disk, trafficcop also honours a shared lock that other machines made.
     #[arg(long, env = "TRAFFICCOP_SHARED", hide_short_help = true, help_heading = "With --file",
         value_parser = BoolishValueParser::new())]
     pub shared: bool,
@@ -233,9 +233,9 @@ pub struct Operations {
 
     /// Append every change of state to this file
     ///
-    /// Each is a line of JSON. Any number of instances may share the file. 'trafficcop timeline' reads it
-    /// and shows who held control when; trafficcop-formats(5) describes a line. A file that cannot be
-    /// written costs a warning, never control.
+    /// Each is a line of JSON. Any number of instances may share the file. 'trafficcop timeline' reads it and shows
+    /// who had each lock when; trafficcop-formats(5) describes a line. A file that cannot be written costs a warning,
+    /// never control.
     #[arg(long, value_name = "F", env = "TRAFFICCOP_EVENT_LOG", value_parser = path(), hide_short_help = true)]
     pub event_log: Option<PathBuf>,
 
@@ -264,8 +264,8 @@ pub struct Access {
 
     /// Trust the certificates in this file (PEM) in addition to the system's
     ///
-    /// For https to the storage, to Entra ID and to the URL of --health, and for AMQP to Service Bus, for
-    /// example through a proxy that inspects TLS. With --file it is for --health alone.
+    /// For https to the storage and to Entra ID, for --health of run and elect, and for AMQP of work to
+    /// Service Bus. Use it for example behind a proxy that inspects TLS. With --file only --health uses it.
     #[arg(long, value_name = "PEM", env = "TRAFFICCOP_CA_FILE", hide_short_help = true, value_parser = path(),
         help_heading = "With --blob")]
     pub ca_file: Option<PathBuf>,
@@ -277,12 +277,12 @@ pub struct Access {
 pub struct Listen {
     /// Serve health, status and metrics over HTTP
     ///
-    /// ADDR is an address and a port, or unix:/PATH. /healthz answers 200 while supervisor and guardian are
-    /// sound. /readyz answers 200 for holder and standby, and 503 until the store has answered, while --if
-    /// fails, and while the store refuses the credential. /leader and /primary answer 200 only while the
-    /// command runs and no other instance can have been given control, else 503. /status is JSON, as in the
-    /// status file, and /metrics is for Prometheus. Methods: GET, HEAD and OPTIONS. Port 0 takes a free
-    /// port, which the log names. A socket that was left behind is replaced.
+    /// ADDR is an address and a port, or unix:/PATH. /healthz answers 200 while supervisor and guardian are sound.
+    /// /readyz answers 200 for holder, standby and worker, and 503 until the store or the queue has answered, while it
+    /// refuses the credential, and while --if fails. /leader and /primary answer 200 only while the command runs and
+    /// no other instance can have been given control, else 503; for a worker always 503. /status is JSON, as in the
+    /// status file, and /metrics is for Prometheus. Methods: GET, HEAD and OPTIONS. Port 0 takes a free port, which
+    /// the log names. A socket that was left behind is replaced.
     #[arg(
         long,
         value_name = "ADDR",
@@ -312,9 +312,9 @@ pub struct ScheduledEvents {
     #[arg(long, env = "TRAFFICCOP_SCHEDULED_EVENTS", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub scheduled_events: bool,
 
-    /// Approve such an event as soon as the command has ended and the lock was given back
+    /// Approve a scheduled event as soon as the command has ended and the lock was given back
     ///
-    /// Azure then begins at once, for all the machines that the event names, instead of waiting for its
+    /// Azure then begins immediately, for all the machines that the event names, instead of waiting for its
     /// time. Use it only where no other program on them needs that time.
     #[arg(long, env = "TRAFFICCOP_ACK_EVENTS", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub ack_events: bool,

@@ -20,7 +20,7 @@ pub struct Elect {
     #[command(flatten)]
     pub common: Common,
 
-    /// From the line 'standby' to the lock's release [default: 5s]
+    /// Time from the line 'standby' to the lock's release [default: 5s]
     ///
     /// The reader's time to stop when a stop was requested or control is handed over; not less than its
     /// longest step. It may be longer than the lease, which trafficcop keeps renewing. A reader that closes
@@ -40,17 +40,18 @@ pub struct Elect {
     #[arg(long, value_name = "F", env = "TRAFFICCOP_CONTROL_FILE", value_parser = path(), help_heading = "The reader")]
     pub control_file: Option<PathBuf>,
 
-    /// Hand control over after D, and compete again
+    /// Hand control over after D, and compete again [default: no limit]
     ///
     /// The time starts when control is obtained; --grace comes on top. On a blob not less than --lease.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", help_heading = "Handing control round",
         value_parser = checked(duration))]
     pub max_hold: Option<Checked<Duration>>,
 
-    /// Time without competing after a hand-over (cool-down) [default: twice --poll]
+    /// Time without competing after a hand-over (cool-down) [default: twice --poll; after a reader that hung, a
+    /// lease]
     ///
-    /// Not less than the time in which each standby polls again: --poll and a fifth of it. That applies on
-    /// a local file too, where the standbys of an election poll as well.
+    /// At least 1.2 times --poll, so that each standby has polled meanwhile. That applies on a local file
+    /// too, where the standbys of an election poll as well.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", help_heading = "Handing control round",
         value_parser = checked(duration))]
     pub cooldown: Option<Checked<Duration>>,
@@ -84,19 +85,19 @@ pub struct Announce {
 /// paragraph is the short one.
 // The help of `run` speaks of a command: a reader is told, and not run.
 const IN_ITS_WORDS: Rows<'_> = rows! {
-    "slots" => "How many holders at once [default: 1]\n\n\
+    "slots" => "Number of holders at the same time [default: 1]\n\n\
         The slots are separate locks: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances \
         must name the same N (1 to 1000). With --json the line tells the number of the slot.",
     "poll" => "How often a standby checks the lock [default: 2s]\n\n\
         ±20 %. On a file too, because the standby prints the holder. While the holder drains, a standby checks \
         eight times as often, between four times a second and every 2s. With more than 80 \
         standbys on a blob, add a second for every 40: 12s for 500.",
-    "grace_on_loss" =>
-        "From the line 'standby' to the last moment when the lease could not be renewed\n\n\
-        Part of the lease, so that the reader can have stopped before another instance can have \
-        control. The default grows with the lease: 10s of 60s, 5s of 30s, 3s of 15s.",
-    "margin" => "Between that last moment and the end of the lease\n\n\
-        The default grows with the lease: 2s of 60s, 1s of 30s and less.",
+    "grace_on_loss" => "Time from the line 'standby' to the latest end of the reader, if the lease cannot be renewed \
+        [default: 10s with a lease of 60s]\n\n\
+        Part of the lease, so that the reader can have stopped before another instance can have control. \
+        The default grows with the lease: 3s with 15s, 5s with 30s.",
+    "margin" => "Time from the latest end of the reader to the end of the lease [default: 2s with a lease of \
+        60s]\n\nThe default grows with the lease: 1s with 30s and less.",
     "scheduled_events" =>
         "Hand control over before this virtual machine is frozen, rebooted, redeployed or removed\n\n\
         Asks Azure's metadata service every 5 seconds for its Scheduled Events. On a notice for \
@@ -105,17 +106,17 @@ const IN_ITS_WORDS: Rows<'_> = rows! {
         counts as not obtained (exit 75). Without a metadata service trafficcop logs that once, and \
         nothing else changes.",
     "ack_events" =>
-        "Approve such an event as soon as the reader's grace is over and the lock was given back\n\n\
-        Azure then begins at once, for all the machines that the event names, instead of waiting for its \
+        "Approve a scheduled event as soon as the reader's grace is over and the lock was given back\n\n\
+        Azure then begins immediately, for all the machines that the event names, instead of waiting for its \
         time. Use it only where no other program on them needs that time.",
     "if_lost" => "What to do after control was lost",
-    "health" => "Hand control over if GET of this URL fails\n\n\
+    "health" => "Hand control over after --health-failures failures of GET URL\n\n\
         The URL (http or https, on this machine or at a private address) is requested while this \
         instance is in control, and must answer 2xx; a redirect is not followed. After --health-failures \
         failures in a row the reader counts as hung: trafficcop prints 'standby', and hands control over \
         after --grace. Then this instance does not compete for --cooldown, or as long as a lease lasts (10s \
         on a local file).",
-    "health_delay" => "From the line 'holder' to the first --health [default: 0s]",
+    "health_delay" => "Time from the line 'holder' to the first --health [default: 0s]",
     "health_timeout" => "Time after which one --health has failed [default: 5s, or --health-every if that is \
         shorter]",
     "health_failures" => "Number of consecutive --health failures before the reader counts as hung [default: \
@@ -164,10 +165,10 @@ pub const ELECT_STATUS: Rows<'_> = rows! {
     "128+n" => "a stop was requested by signal n: 'standby' was printed, the lock was given back, \
         then trafficcop died of the same signal (as PID 1 it exits 128+n)",
     "64" => "bad usage, or settings that cannot hold; nothing was started",
-    "69" => "before control was obtained, the store was out of reach or refused to work, or the \
-        machine did (no process, memory or descriptor to spare, no guardian available)",
-    "70" => "control was lost and the reader was told in time (--if-lost exit), or a process of \
-        trafficcop that watches or tells died",
+    "69" => "before control was obtained: the store was out of reach or refused to work; or this \
+        machine had no guardian, process, memory or descriptor to spare",
+    "70" => "control was lost and the reader was told in time (--if-lost exit); or trafficcop's guardian, \
+        or its process that prints the lines, died",
     "71" => "control was lost and an overlap with another holder cannot be excluded (--if-lost \
         exit, or at the end)",
     "74" => "stdout cannot be written, although the reader has not closed the pipe",
@@ -178,7 +179,7 @@ pub const ELECT_STATUS: Rows<'_> = rows! {
 /// Commands to copy for `trafficcop elect`.
 pub const ELECT_EXAMPLES: Rows<'_> = rows! {
     "Watch an election: start this in several terminals, and end one:" => "trafficcop elect --file /tmp/election.lock",
-    "Tell a program that reads lines (it ends at their end; when it closes the pipe, so does trafficcop):" =>
+    "Pipe the roles into a program; each side ends when the other one closes the pipe:" =>
         "trafficcop elect --json --blob locks/scheduler --lease 30s | ./scheduler \
         --roles-from-stdin",
     "In a script, with a control file to ask before each step:" =>

@@ -30,7 +30,7 @@ pub struct Reset {
     #[arg(long, env = "TRAFFICCOP_ALL", value_parser = BoolishValueParser::new())]
     pub all: bool,
 
-    /// Forget it even if an instance has the lock
+    /// Forget it although the lock is held; on a blob this breaks the lease and stops the holder's command
     ///
     /// On a local file the holder goes on undisturbed; on a shared drive trafficcop refuses. On a blob no
     /// other instance can write while the lease is held, so trafficcop breaks the lease, as 'trafficcop
@@ -67,7 +67,7 @@ pub const RESET_EXAMPLES: Rows<'_> = rows! {
 #[command(after_help = in_short(CHECK_EXAMPLES),
     after_long_help = with_examples(CHECK_EXAMPLES, &[("Exit status", CHECK_STATUS)]))]
 pub struct Check {
-    /// Ask whether the command is in control, stop or no stop
+    /// Ask only whether the command is in control, even if it is being stopped
     ///
     /// The command is in control until it has ended or its lease is in doubt. A requested stop and a
     /// hand-over do not change that.
@@ -76,16 +76,16 @@ pub struct Check {
 
     /// Print the whole seconds until trafficcop may send SIGKILL
     ///
-    /// Before a stop: until the lease's deadline, 18446744073 if the lock has none. The number knows
-    /// nothing of --grace then, and goes up with each renewal. Once a stop has begun: the rest of the
-    /// grace, or until the lease's deadline if that is earlier. The exit status is the same as without.
+    /// Before a stop it is the time until the lease's deadline, 18446744073 if the lock has none. Then it does
+    /// not include --grace, and goes up with each renewal. Once a stop has begun it is the rest of the grace,
+    /// or the time until the lease's deadline if that is earlier. The flag does not change the exit status.
     #[arg(long)]
     pub remaining: bool,
 
-    /// Wait for this long, and answer no as soon as that is the answer
+    /// Wait up to D: exit 1 as soon as the answer is no, else 0 after D
     ///
-    /// For a loop that has nothing to do for a while: exits 0 after D, and 1 within a tenth of a second
-    /// when a stop is asked or control is lost.
+    /// For a loop that has nothing to do for a while. It exits within a tenth of a second after a stop was
+    /// requested or control was lost.
     #[arg(long, value_name = "D", value_parser = checked(duration))]
     pub wait: Option<Checked<Duration>>,
 }

@@ -24,7 +24,7 @@ pub struct Run {
     #[command(flatten)]
     pub common: Common,
 
-    /// From the stop signal to SIGKILL [default: 30s]
+    /// Time from the stop signal to SIGKILL [default: 30s]
     ///
     /// Applies when a stop was requested. It may be longer than the lease, which trafficcop keeps renewing.
     /// Processes that the command left behind get the same time.
@@ -34,8 +34,8 @@ pub struct Run {
 
     /// Signal that asks the command to end [default: TERM]
     ///
-    /// A name or a number, whichever signal stopped trafficcop. With none no process gets a signal: the command asks
-    /// 'trafficcop check', and processes that are left at the end of the grace are killed.
+    /// A name or a number. The command gets this signal whatever signal trafficcop got. With none no process gets a
+    /// signal: the command asks 'trafficcop check', and processes that are left at the end of the grace are killed.
     #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true,
         help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
@@ -143,7 +143,7 @@ pub struct HoldPolicy {
         value_parser = checked(duration))]
     pub restart_window: Option<Checked<Duration>>,
 
-    /// Hand control over after D: stop the command, give the lock back, compete again
+    /// Hand control over after D: stop the command, give the lock back, compete again [default: no limit]
     ///
     /// The time starts when control is obtained. The command gets --grace to end; its exit status does not
     /// end trafficcop. On a blob not less than --lease.
@@ -151,7 +151,7 @@ pub struct HoldPolicy {
         value_parser = checked(duration))]
     pub max_hold: Option<Checked<Duration>>,
 
-    /// Keep the lock for D even if the command ends earlier
+    /// Keep the lock for D even if the command ends earlier [default: none]
     ///
     /// The time starts when control is obtained. It is for cron with local clocks: a machine whose clock is
     /// late finds the lock taken, and does not run the command again. The exit status is the command's.
@@ -162,7 +162,7 @@ pub struct HoldPolicy {
     /// Time without competing after a hand-over (cool-down) [default: twice --poll; 500ms on a local
     /// file; after a command that hung, a lease]
     ///
-    /// At least --poll and a fifth of it, so that the other instances have polled meanwhile (100ms on a
+    /// At least 1.2 times --poll, so that the other instances have polled meanwhile (100ms on a
     /// local file).
     #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", hide_short_help = true,
         value_parser = checked(duration))]
@@ -184,7 +184,7 @@ pub enum Restart {
 #[derive(Clone, Debug, Args)]
 #[command(next_help_heading = "A task that is to be done once")]
 pub struct Once {
-    /// Run the command once for all machines, and never again
+    /// Run the command until it has succeeded once, on any machine; then on none
     ///
     /// The first instance to get control runs the command. When it exits 0, trafficcop records that with
     /// the lock and gives the lock back. An instance that waited meanwhile, or starts later, reads the
@@ -194,7 +194,7 @@ pub struct Once {
     #[arg(long, env = "TRAFFICCOP_ONCE", hide_short_help = true, value_parser = BoolishValueParser::new())]
     pub once: bool,
 
-    /// Name of the task: each name is run once [default: once]
+    /// Key of the task; each key runs once [default: 'once']
     ///
     /// Implies --once. The lock keeps the results of 32 keys (fewer if they are long: 3840 bytes); then it
     /// forgets the oldest result.
@@ -236,13 +236,12 @@ pub struct Once {
 pub struct Health {
     /// Treat the command as hung unless it sends WATCHDOG=1 every D
     ///
-    /// The command sends it to its NOTIFY_SOCKET, as in sd_notify(3) (systemd-notify WATCHDOG=1), with or
-    /// without systemd. WATCHDOG_USEC and WATCHDOG_PID tell it to; twice in D is a good rate. The clock
-    /// starts with its first READY=1 or WATCHDOG=1; --watchdog-start limits the time before.
-    /// WATCHDOG=trigger means that it hangs, and WATCHDOG_USEC= changes D. trafficcop stops a command that
-    /// hangs (--stop-signal, --grace, SIGKILL). Then --restart decides as for a failure, or control is
-    /// handed over, and this instance cools down: for --cooldown, or as long as a lease lasts (10s on a
-    /// local file).
+    /// The command sends it to its NOTIFY_SOCKET, as in sd_notify(3) (systemd-notify WATCHDOG=1), with or without
+    /// systemd. trafficcop sets WATCHDOG_USEC and WATCHDOG_PID for it. It should send about twice in D. The clock
+    /// starts with its first READY=1 or WATCHDOG=1; --watchdog-start limits the time before. WATCHDOG=trigger means
+    /// that it hangs, and WATCHDOG_USEC= changes D. trafficcop stops a command that hangs (--stop-signal, --grace,
+    /// SIGKILL). Then --restart decides as for a failure, or control is handed over, and this instance cools down: for
+    /// --cooldown, or as long as a lease lasts (10s on a local file).
     #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG", help_heading = "The command",
         value_parser = checked(watchdog), hide_short_help = true)]
     pub watchdog: Option<Checked<Duration>>,
@@ -264,13 +263,12 @@ pub struct Health {
 #[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "A command that hangs")]
 pub struct HealthChecks {
-    /// Treat as hung if this fails: 'sh -c CMD', or GET URL
+    /// Treat the command as hung after --health-failures failures of 'sh -c CMD' or GET URL
     ///
-    /// CMD must exit 0; GET of URL (http or https, on this machine or at a private address) must answer
-    /// 2xx. A redirect counts as a failure and is not followed. After --health-failures failures in a row
-    /// the command counts as hung. The check runs while the command runs, under the lease's deadline, with
-    /// the same environment. Its output is discarded, and processes that it leaves behind are killed. The
-    /// consequences are those of --watchdog; both can be used together.
+    /// CMD must exit 0; GET of URL (http or https, on this machine or at a private address) must answer 2xx. A
+    /// redirect counts as a failure and is not followed. Only failures in a row count. The check runs while the
+    /// command runs, under the lease's deadline, with the same environment. Its output is discarded, and processes
+    /// that it leaves behind are killed. The consequences are those of --watchdog; both can be used together.
     #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", hide_short_help = true,
         help_heading = "The command", value_parser = OsStringValueParser::new())]
     pub health: Option<OsString>,
@@ -291,7 +289,7 @@ pub struct HealthChecks {
         value_parser = checked(count("failures, like 3", "would stop a command that works: take 1 or more")))]
     pub health_failures: Option<Checked<u32>>,
 
-    /// From the command's start to the first --health [default: 0s]
+    /// Time from the command's start to the first --health [default: 0s]
     #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_DELAY", hide_short_help = true,
         value_parser = checked(duration))]
     pub health_delay: Option<Checked<Duration>>,
@@ -341,8 +339,8 @@ pub struct Roles {
 
 /// Variables in the command's environment.
 pub const FOR_THE_COMMAND: Rows<'_> = rows! {
-    "TRAFFICCOP_TOKEN" => "the fencing token: a number that grows with every tenure. Pass it to the systems you \
-        write to, and let them refuse a smaller token than they have seen",
+    "TRAFFICCOP_TOKEN" => "the fencing token: a number that grows each time an instance gets control. Pass it to the \
+        systems you write to, and let them refuse a smaller token than they have seen",
     "TRAFFICCOP_LOCK" => "the lock's address",
     "TRAFFICCOP_HOLDER" => "this instance's identity",
     "TRAFFICCOP_SLOT" => "the number of its slot, from 0 (see --slots)",

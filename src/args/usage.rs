@@ -143,7 +143,7 @@ fn unknown_word(verb: &Command, word: &str) -> String {
     let name = verb.get_name();
     match has("file") && has("blob") {
         true => format!(
-            "{name} takes no '{word}': put --file or --blob before it, as in '--file {word}'"
+            "{name} takes no '{word}': put --file, --blob or --store before it, as in '--file {word}'"
         ),
         false => format!("{name} takes no '{word}'"),
     }
@@ -209,6 +209,8 @@ const ELSEWHERE: &[(&str, &str)] = &[
     ("--nonblock", "--no-wait"),
     ("--ttl", "--lease"),
     ("--interval", "--poll"),
+    ("--visibility-timeout", "--lock-time"),
+    ("worker", "work"),
     ("--kill-after", "--grace"),
     ("--signal", "--stop-signal"),
     ("exec", "run"),

@@ -39,7 +39,7 @@ pub struct Work {
     #[command(flatten)]
     pub bus: ServiceBus,
 
-    /// Create the queue if it is missing
+    /// Create the queue if it is missing (--queue only)
     #[arg(long, env = "TRAFFICCOP_CREATE", help_heading = "The queue", value_parser = BoolishValueParser::new())]
     pub create: bool,
 
@@ -95,14 +95,14 @@ pub struct Work {
     #[arg(long, env = "TRAFFICCOP_ONCE", help_heading = "Taking messages", value_parser = BoolishValueParser::new())]
     pub once: bool,
 
-    /// Exit 0 after N messages
+    /// Exit 0 after N messages [default: no limit]
     ///
     /// A message counts when its command was started.
     #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_MESSAGES", help_heading = "Taking messages",
         value_parser = checked(number(1..=u64::MAX)))]
     pub max_messages: Option<Checked<u64>>,
 
-    /// Exit 0 after D without a message
+    /// Exit 0 after D without a message [default: no limit]
     ///
     /// For jobs that are started because there are messages (KEDA, Container Apps jobs, cron). trafficcop
     /// always checks the queue once (on Service Bus for 2s): 0s takes the messages that are there.
@@ -134,8 +134,8 @@ pub struct Work {
 
     /// Signal that asks the command to end [default: TERM]
     ///
-    /// A name or a number, whichever signal stopped trafficcop. With none no process gets a signal: the command asks
-    /// 'trafficcop check', and processes that are left at the end of the grace are killed.
+    /// A name or a number. The command gets this signal whatever signal trafficcop got. With none no process gets a
+    /// signal: the command asks 'trafficcop check', and processes that are left at the end of the grace are killed.
     #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true,
         help_heading = "The command", value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
@@ -176,7 +176,7 @@ pub struct Work {
         value_parser = BoolishValueParser::new())]
     pub at_most_once: bool,
 
-    /// Attempts before a message is dead-lettered [default: 5]
+    /// Attempts before a message is dead-lettered [default: 5; on Service Bus the queue's own]
     ///
     /// The queue counts, so an attempt counts even if worker and machine died in it. A queue on Service Bus
     /// has its own number (MaxDeliveryCount, 10 by default), which is the default there. With a smaller N,
@@ -209,7 +209,7 @@ pub struct Work {
         help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
     pub retry_exit: Option<Checked<ExitStatuses>>,
 
-    /// Time for which this worker locks a message [default: 60s]
+    /// Time for which this worker locks a message [default: 60s; on Service Bus the queue's own]
     ///
     /// 2s to 7d; renewed while its command runs, however long that is. After a worker died with its
     /// machine, its message comes again when this time is over. On Service Bus it is a property of the
@@ -227,14 +227,14 @@ pub struct Work {
         value_parser = checked(renew_at))]
     pub renew_at: Option<Checked<u32>>,
 
-    /// Time that commands may continue after a stop [default: 30s]
+    /// Time that commands may go on after a stop request, before the stop signal [default: 30s]
     ///
     /// Their messages' locks are renewed meanwhile, and no more messages are taken. A command that has not
     /// ended by then is stopped, and its message is given back at once.
     #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
     pub grace: Option<Checked<Duration>>,
 
-    /// From the stop signal to SIGKILL [default: 10s]
+    /// Time from the stop signal to SIGKILL [default: 10s]
     ///
     /// Applies after --timeout, after --grace, and to processes that a command left behind. If a lock could
     /// not be renewed it is a sixth of --lock-time, 10s at most.
@@ -286,7 +286,7 @@ pub struct ServiceBus {
         value_parser = checked(variable_name))]
     pub connection_string_env: Option<Checked<String>>,
 
-    /// Take sessions, and the messages of each in order
+    /// Take sessions, and the messages of each in order (--service-bus only)
     ///
     /// For a queue or subscription that requires sessions. trafficcop locks the next session that has
     /// messages, and runs the command for one message of it after another, never for two at once on any
@@ -393,13 +393,13 @@ pub const SETTLED: Rows<'_> = rows! {
     "any other, a signal, --timeout" =>
         "it comes again after --retry-delay; on the last attempt it is dead-lettered",
     "its time to live ends, or its queue is deleted" =>
-        "on a storage queue no worker can get it any more: the command may finish, its exit \
-        status counts, and a message to be dead-lettered still is",
+        "on a storage queue no worker can get it any more. The command may finish, and its exit status \
+        counts: it can still dead-letter the message",
     "its lock is lost or in doubt" =>
-        "the command is killed before another can have the message; nothing is settled",
+        "the command is killed before another worker can have the message; nothing is settled",
     "stopped by trafficcop" => "when a stop was requested and --grace is over: given back, visible again at once (on \
         Service Bus the attempt does not count)",
-    "--at-most-once" => "it is deleted before the command starts, and stays so however the command ends",
+    "--at-most-once" => "it is deleted before the command starts, and stays deleted however the command ends",
     "cannot be started" => "given back, and trafficcop exits 126 or 127 (69, if the machine has no process, \
         memory or descriptor to spare)",
 };
@@ -413,15 +413,13 @@ pub const WORK_STATUS: Rows<'_> = rows! {
         trafficcop died of the same signal (as PID 1 it exits 128+n)",
     "64" => "bad usage, or settings that cannot hold; nothing was started",
     "66" => "there is no such queue",
-    "69" => "the queue was out of reach at the beginning (with --idle-exit: for half a minute \
-        when trafficcop checked for another message), or messages could not be \
-        dead-lettered, or the machine refused to work (no process, memory or descriptor to \
-        spare, for a command either; no guardian available)",
-    "70" => "a guardian died or fell silent; with --once: the lock was lost and the command \
-        stopped in time, or it is not known whether the message was settled, or the command \
-        exited 0 and that did not count (--timeout ended it, or its session's state could \
-        not be stored)",
-    "71" => "a process of a command cannot be killed; with --once: the command may have run at \
+    "69" => "the queue was out of reach at the beginning (with --idle-exit also later, for half a minute); \
+        or messages could not be dead-lettered; or this machine had no guardian, process, memory or \
+        descriptor to spare",
+    "70" => "a guardian died or fell silent. With --once also: the lock was lost and the command stopped in \
+        time; or it is not known whether the message was settled; or exit 0 did not count (--timeout ended \
+        the command, or its session's state could not be stored)",
+    "71" => "a process of a command cannot be killed. With --once also: the command may have run at \
         the same time as another one",
     "77" => "not authorised",
     "126" => "the command was found but cannot be run, or this machine cannot hand messages to it",

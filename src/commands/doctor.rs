@@ -219,7 +219,8 @@ fn examine_machine(findings: &mut Findings) {
     let cgroup = Cgroup::available();
     let pidns = Pidns::available();
     let took = guardian().map(|took| format!("forked and answered in {}", brief(took)));
-    findings.add(Check::of("guardian", took, ""));
+    let limits = "check the limits (ulimit -a, LimitNOFILE=, pids.max)";
+    findings.add(Check::of("guardian", took, limits));
     let cgroup = cgroup.map(|()| "available: --contain auto uses one");
     let without = "without it --contain auto kills process by process";
     findings.add(Check::of("cgroup", cgroup, without).at_most_a_warning());
@@ -359,7 +360,8 @@ async fn ring(mut ours: Doorbell, host: Option<&str>) -> Check {
         );
     }
     if let Err(why) = ours.open() {
-        return Check::fail(DOORBELL, format!("cannot listen at {address}: {why}"), "");
+        let found = format!("cannot listen at {address}: {why}");
+        return Check::fail(DOORBELL, found, "name another with --doorbell=ADDR");
     }
     let standby = DoorbellAddress {
         ip: Some(address.ip()),

@@ -123,20 +123,20 @@ fn consequence_of_break(period: Option<u8>, seen: &LockStatus) -> String {
     };
     let what = match period {
         None => "The lease ends when its time is over, within 60 seconds. Its holder learns of it \
-            with its next renewal and has stopped its command by then; then another instance can have control."
+            with its next renewal and has stopped its command by then. Then another instance can have control."
             .to_owned(),
-        Some(0) => "Another instance can have control AT ONCE. Its holder learns of it with its next renewal \
-            (a third of its lease away at most: 5 to 20 seconds) and then kills its command: \
-            until then it can run at the same time as another instance's."
+        Some(0) => "Another instance can have control AT ONCE. The holder learns of it at its next renewal, at most a \
+            third of its lease from now (20 seconds or less), and kills its command. Two commands can run at the \
+            same time until then."
             .to_owned(),
         Some(seconds) => format!(
-            "Another instance can have control in {seconds} seconds, or when the lease ends before. Its holder \
-             learns of it with its next renewal (a third of its lease away at most: 5 to 20 seconds) \
-             and stops its command in what is left of them; if nothing is left it kills it, and until then \
-             it can run at the same time as another instance's."
+            "Another instance can have control in {seconds} seconds, or when the lease ends, if that is earlier. \
+             The holder learns of it at its next renewal, at most a third of its lease from now (20 seconds or \
+             less), and stops its command. If that is after those {seconds} seconds, two commands can run at the \
+             same time until then."
         ),
     };
-    format!("{already}{what} It competes again, unless it runs with --if-lost exit.")
+    format!("{already}{what} The holder competes again, unless it runs with --if-lost exit.")
 }
 
 fn of_file(view: &LockView) -> UsageError {
@@ -150,7 +150,7 @@ fn of_file(view: &LockView) -> UsageError {
         "{lock}: a lock on a local file is the kernel's and cannot be broken: {}, or find out with 'fuser -v' \
          which processes have the file open; its record names {}",
         report::plain(&who),
-        view.who().unwrap_or_else(|| "nobody".to_owned())
+        view.who().unwrap_or_else(|| "no instance".to_owned())
     ))
 }
 

@@ -42,13 +42,13 @@ pub(super) fn hold_policy(
         if typed.restart == Some(args::Restart::Always) {
             return refuse(
                 "--min-hold and --restart always contradict each other: \
-                 a command that is always restarted never ends, so the lock is kept anyway",
+                 a command that is always restarted never ends, so the lock is kept anyway: leave --min-hold out",
             );
         }
         // Neither is clearly the mistake.
         if let Some(most) = max_hold.filter(|most| *most < least) {
             return refuse(format!(
-                "--min-hold {} is longer than --max-hold {}: no tenure can be both",
+                "--min-hold {} is longer than --max-hold {}: shorten the one or lengthen the other",
                 show(least),
                 show(most)
             ));

@@ -108,7 +108,7 @@ impl Work {
             }
             if concurrency > 1 {
                 return Err(UsageError::new(format!(
-                    "--once and -j {concurrency} contradict each other: one message is one command at a time"
+                    "--once and -j {concurrency} contradict each other: one message is one command at a time: pick one"
                 )));
             }
         }
@@ -160,8 +160,8 @@ impl Work {
 fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageError> {
     if source.sessions().is_some() {
         return Err(UsageError::new(
-            "--at-most-once does not go with --sessions: a session's next message waits for the end of the command, \
-             which a settled message does not wait for",
+            "--at-most-once does not go with --sessions: the message is deleted before its command ends, so the \
+             session's next message could overtake it: leave one out",
         ));
     }
     let flags = [

@@ -376,11 +376,11 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
         libc::ENOEXEC => "a script needs a first line like #!/bin/sh",
         // The guardian and the hooks return it if an old process tree is still alive.
         libc::EBUSY => {
-            "nothing was run: perhaps a process that a dead instance left here cannot be killed (ps shows state D)"
+            "nothing was run: perhaps a dead instance left an unkillable process (ps: state D): restart this machine"
         }
         _ if exit::is_for_want_of_room(errno) => {
-            "nothing was run: this machine has no more of it: check its limits (ulimit -a, LimitNOFILE=, \
-             pids.max), and try again"
+            "nothing was run: this machine has no process, memory or descriptor to spare: check its limits \
+             (ulimit -a, LimitNOFILE=, pids.max), and try again"
         }
         _ => "nothing was run",
     };

@@ -138,7 +138,7 @@ fn release_memory() -> Option<Arc<dyn SharedMemory>> {
         // It costs one lease's length, if the supervisor is killed.
         Err(why) => {
             tracing::warn!(
-                "the guardian does not know what to release ({why}): if trafficcop dies, the lease expires"
+                "the guardian does not know what to release ({why}): if trafficcop dies, a standby waits a whole lease"
             );
             None
         }
@@ -154,7 +154,7 @@ fn handed_on(account: Account) -> Account {
         Ok(shared) => Some(Arc::new(shared)),
         Err(why) => {
             tracing::warn!(
-                "the guardian has no token of its own ({why}): if trafficcop dies, it requests one"
+                "the guardian has no token ({why}): if trafficcop dies, a standby may wait a whole lease"
             );
             None
         }

@@ -365,7 +365,7 @@ fn say(notice: HookNotice) {
     match notice {
         HookNotice::StandbyDone => {
             tracing::info!(
-                "the standby command ended; it is not started again before control was had"
+                "the standby command ended; it starts again after this instance has been in control"
             );
         }
         HookNotice::StandbyFailed(how, again) => {

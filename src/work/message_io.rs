@@ -207,7 +207,7 @@ fn remove(path: &Path) {
         fs::remove_dir_all(path)
     });
     if let Err(why) = removed {
-        tracing::warn!("cannot remove the message in {}: {why}", path.display());
+        tracing::warn!("cannot remove a message; delete {}: {why}", path.display());
     }
 }
 

@@ -148,7 +148,7 @@ async fn look(queue: &dyn Queue, observer: &WorkerObserver) -> Result<(), Missin
                 if Instant::now() + RETRY < give_up_at =>
             {
                 if !std::mem::replace(&mut told, true) {
-                    tracing::warn!("cannot reach the queue: {why}; retrying");
+                    tracing::warn!("cannot reach the queue: {why}; retrying for 30s in all");
                     observer.doubts(Some(format!("cannot reach the queue: {why}")));
                 }
             }

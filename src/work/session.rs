@@ -361,7 +361,7 @@ fn read(path: &Path, most: usize) -> Left {
     };
     let about = file.metadata()?;
     if !about.is_file() {
-        return Err(io::Error::other("it is not a file any more"));
+        return Err(io::Error::other("it is not a file any more: write into it"));
     }
     let mut state = Vec::new();
     file.take(most as u64 + 1).read_to_end(&mut state)?;

@@ -151,7 +151,7 @@ impl Rules {
         // The last attempt is still to be made.
         let most = self.max_attempts.filter(|most| attempt > *most)?;
         let detail = format!(
-            "it was taken {attempt} times, --max-attempts is {most}: the workers that had it did not live to report"
+            "it was taken {attempt} times, --max-attempts is {most}: its workers were stopped or died before the end"
         );
         Some(self.put_aside(attempt, "TooManyAttempts", detail))
     }

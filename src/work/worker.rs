@@ -70,7 +70,7 @@ pub fn work(config: config::Work) -> anyhow::Result<ExitAction> {
     let contain = first.containment().to_string();
     tracing::info!(
         contain,
-        "{} takes messages from {}, {} at once, containment {contain}",
+        "{} takes messages from {} once it answers, {} at the same time, containment {contain}",
         config.identity,
         queue.name(),
         config.concurrency

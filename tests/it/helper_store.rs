@@ -264,7 +264,7 @@ fn deleted_entry_ends_the_tenure_and_is_not_begun_anew() {
         .start();
     scene.journal.await_tag(What::Beat, "one");
     std::fs::remove_file(scene.path("db").join("job")).expect("it is there");
-    one.await_log("someone deleted it, or the store forgot it");
+    one.await_log("deleted, or forgotten by the store");
     one.signal(Signal::SIGTERM);
     one.wait();
     assert!(!scene.path("db").join("job").exists());

@@ -261,7 +261,10 @@ impl AccountBuilder {
                         options.auth.flag()
                     ),
                     Auth::Auto | Auth::Key | Auth::Sas => {
-                        format!("set {STRING}, or {ACCOUNT} with {KEY} or {SAS}; or use --emulator")
+                        format!(
+                            "set {STRING}, or {ACCOUNT} with {KEY} or {SAS}, or alone for Entra ID \
+                                 (an empty one counts as unset; cron and sudo drop a shell's); or use --emulator"
+                        )
                     }
                 };
                 missing("the storage account", how)

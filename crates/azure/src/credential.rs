@@ -89,7 +89,7 @@ pub(super) fn unknown_part(part: &str, source: &str) -> AccountError {
     };
     malformed(
         what,
-        "is no part that trafficcop supports: correct or remove it",
+        "is no part that trafficcop supports here: correct or remove it (is the string another service's?)",
     )
 }
 

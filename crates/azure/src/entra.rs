@@ -401,7 +401,7 @@ fn sources(auth: Auth, env: &Env<'_>) -> Result<Vec<Source>, AccountError> {
 }
 
 fn workload(env: &Env<'_>) -> Result<Source, AccountError> {
-    let by = "workload identity";
+    let by = "workload identity (in AKS the pod's label azure.workload.identity/use sets it)";
     Ok(Source::Workload {
         file: needed(env, TOKEN_FILE, by)?,
         client: needed(env, CLIENT, by)?,

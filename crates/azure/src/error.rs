@@ -311,7 +311,7 @@ impl ServiceError {
                  service, or start Azurite with --skipApiVersionCheck"
                 )
             }
-            (_, Some("AccountIsDisabled")) => "the storage account is disabled".to_owned(),
+            (_, Some("AccountIsDisabled")) => "the account is disabled: enable it".to_owned(),
             (
                 _,
                 Some(
@@ -339,7 +339,7 @@ impl ServiceError {
                 ),
             },
             (_, Some("AuthorizationSourceIPMismatch")) => {
-                "the SAS does not allow this machine's address".to_owned()
+                "the SAS excludes this machine: make another one".to_owned()
             }
             (_, Some("KeyBasedAuthenticationNotPermitted")) => {
                 "the account does not allow account keys: use --auth entra".to_owned()

@@ -260,7 +260,7 @@ async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
     };
     findings.add(match broken.await {
         Ok(view) if view.lease == LeaseState::Free => Check::ok("break", "the lease"),
-        Ok(_) => Check::warn("break", "the lease is still there", ""),
+        Ok(_) => Check::warn("break", "the lease is still there: do not rely on it", ""),
         Err(error) => {
             let _best_effort = client.release(lease, limit()).await;
             let advice = "only 'trafficcop break' needs it, and a holder whose lease is broken";

@@ -155,7 +155,7 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
             let found = format!("a record reaches the disk in p50 {mid}, p99 {end} of {SAMPLES}");
             match p99 * 4 < attempt_limit(budget) {
                 true => Check::ok("sync", found),
-                false => Check::warn("sync", found, "slow: each tenure begins with one"),
+                false => Check::warn("sync", found, "slow to begin each tenure: use another disk"),
             }
         }
         Err(why) => {
@@ -167,7 +167,7 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
     say(match probe.written_at() {
         Ok(theirs) => clock(asked, theirs, "the file system's"),
         Err(why) => {
-            let found = format!("cannot be read: {}", words(&why));
+            let found = format!("cannot be read: {} (the lock is not affected)", words(&why));
             Check::warn("clock", found, "")
         }
     });
@@ -239,7 +239,7 @@ fn processes(probe: &Probe) -> Check {
         },
         Err(why) => format!("a second one cannot be started: {}", words(&why)),
     };
-    Check::warn(NAME, unable, "")
+    Check::warn(NAME, unable, "exclusion is not tested: try again")
 }
 
 fn of_shared_mount(mount: &Mount, promised: bool) -> Check {
@@ -321,14 +321,14 @@ fn on_shared_drive(
         Ok(race) => Check::fail(
             "makers",
             format!(
-                "of {NAMES} names {} were made by more than one of eight, and {} by none",
+                "eight makers tried {NAMES} names: {} names have two makers or more, {} have none",
                 race.shared, race.unmade
             ),
             "a lock here excludes no other machine: use a file on another drive",
         ),
         Err(why) => {
             let found = format!("it failed: {}", words(&why));
-            Check::fail("makers", found, advice(&why, ""))
+            Check::fail("makers", found, advice(&why, "try another drive"))
         }
     });
     say(machines(
@@ -369,7 +369,7 @@ fn machines(met: io::Result<Option<Meeting>>, proof: Option<&str>) -> Check {
         ),
         Err(why) => {
             let found = format!("the race failed: {}", words(&why));
-            Check::fail(NAME, found, advice(&why, ""))
+            Check::fail(NAME, found, advice(&why, "try another drive"))
         }
     }
 }

@@ -25,12 +25,12 @@ pub(super) fn queue(entity: String, typed: &args::Work) -> Result<ServiceBus, Us
         (
             "--poison-queue",
             typed.poison_queue.is_some(),
-            "dead-lettered messages go to the dead-letter queue that every queue has",
+            "dead-lettered messages go to the queue's own dead-letter queue: leave it out (or unset its variable)",
         ),
         (
             "--encoding",
             typed.encoding.is_some(),
-            "its messages are bytes, and the command gets them unchanged",
+            "its messages are bytes, and the command gets them unchanged: leave it out (or unset its variable)",
         ),
     ] {
         if is_typed {

@@ -64,7 +64,7 @@ fn a_break_says_what_it_does_and_does_it() {
     let words = [
         "web5-17",
         "AT ONCE",
-        "run at the same time as",
+        "run at the same time until then",
         "--if-lost exit",
         "control now",
     ];

@@ -136,7 +136,7 @@ pub(super) fn scheme_is_ours(scheme: &str, what: &str) -> Result<(), AccountErro
             "is for plain TCP, which only the emulator may use: write sb://, and for the emulator \
              UseDevelopmentEmulator=true in the connection string",
         )),
-        _ => Err(malformed(what, "does not begin with sb://")),
+        _ => Err(malformed(what, "does not begin with sb://, like sb://HOST")),
     }
 }
 
@@ -299,7 +299,7 @@ fn of_signature(text: String, source: &str) -> Result<Credential, AccountError> 
 fn of_endpoint(text: &str, source: &str) -> Result<Namespace, AccountError> {
     let what = format!("Endpoint in {source}");
     let Some((scheme, rest)) = text.split_once("://") else {
-        return Err(malformed(what, "does not begin with sb://"));
+        return Err(malformed(what, "does not begin with sb://, like sb://HOST"));
     };
     scheme_is_ours(scheme, &what)?;
     let host = rest.strip_suffix('/').unwrap_or(rest);

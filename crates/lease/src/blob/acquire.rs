@@ -308,7 +308,7 @@ impl Blob {
             let token = next.map(|next| next.max(least)).ok_or_else(|| {
                 fatal(format!(
                     "the metadata trafficcop_token of {} is the greatest number there is: set a \
-                     smaller one",
+                     smaller one, and reset what remembers the old one",
                     self.name
                 ))
             })?;

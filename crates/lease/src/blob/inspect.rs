@@ -112,7 +112,8 @@ impl BlobInspector {
         // Writing the record would replace it by a number, and the token could go back.
         if let Some(token) = &view.metadata.broken_token {
             return Err(fatal(format!(
-                "the metadata trafficcop_token of {} is '{token}', not a number: correct it first",
+                "the metadata trafficcop_token of {} is '{token}', not a number: set it to a number \
+                 greater than every fencing token given out so far",
                 self.address
             )));
         }

@@ -32,7 +32,8 @@ use trafficcop_core::{Failure, Grant, util};
 
 // New files that one attempt goes over to: a script that keeps replacing the file must not hold it up.
 const REPLACEMENTS: usize = 4;
-const REPLACED: &str = "the lock file was removed or replaced, so another can lock the new one";
+const REPLACED: &str =
+    "the lock file was removed or replaced, so another instance may be in control";
 
 /// Store of a file's lock, for one instance.
 ///
@@ -361,7 +362,7 @@ impl LockFile {
         // Before any write: a finished task leaves no trace of this instance.
         let once = self.results(file)?;
         let token = self.see(old).checked_add(1).ok_or(fatal(format!(
-            "{}: its fencing token is the greatest there is: correct the number in it",
+            "{}: its fencing token is the greatest there is: set a smaller one, and reset what remembers the old one",
             self.path.display()
         )))?;
         let record = Record {
@@ -445,7 +446,7 @@ impl LockFile {
         })?;
         self.state().record = None;
         if replaced {
-            tracing::warn!(path = %self.path.display(), "{REPLACED}: never do that while an instance runs");
+            tracing::warn!(path = %self.path.display(), "{REPLACED}: check what both have written; keep the file");
             return Err(lost_at(&self.path, REPLACED));
         }
         Ok(())

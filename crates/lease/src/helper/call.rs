@@ -112,7 +112,7 @@ impl Helper {
         let (tag, text) = stdout.split_at(end.unwrap_or(stdout.len()));
         let tag = std::str::from_utf8(tag).unwrap_or_default().trim_end();
         if tag.is_empty() || tag.len() > TAG {
-            return Err(self.doubt("get", "its first line is no tag"));
+            return Err(self.doubt("get", "its first line is no tag: correct it"));
         }
         let entry = Entry {
             tag: tag.to_owned(),
@@ -140,14 +140,14 @@ impl Helper {
         match finished.status.code() {
             Some(0) => {}
             Some(NO_VERB) => {
-                let why = "its helper has no verb 'time', which --once-per needs";
+                let why = "its helper has no verb 'time', which --once-per needs: add it (trafficcop-store(7))";
                 return Err(fatal(self.about(why)));
             }
             _ => return Err(self.failed("time", &finished)),
         }
         let text = String::from_utf8_lossy(&finished.stdout);
         let seconds = text.trim().split('.').next().map(str::parse);
-        let problem = || fatal(self.about("'time' prints no seconds since 1970"));
+        let problem = || fatal(self.about("'time' must print seconds since 1970"));
         seconds.and_then(Result::ok).ok_or_else(problem)
     }
 
@@ -314,7 +314,7 @@ impl Group {
                 }
             }
             if !read(&mut stdout, &mut answer, TEXT + TAG + 1) {
-                return Err("it prints more than 64 KiB");
+                return Err("it prints more than 64 KiB: correct it");
             }
             read(&mut stderr, &mut said, usize::MAX);
             let kept = said.len().saturating_sub(SAID);

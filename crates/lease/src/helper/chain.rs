@@ -99,7 +99,7 @@ impl Chain {
             // Every token is gone, and another holder may be at work.
             if self.state().last.is_some() {
                 return Err(fatal(self.helper.about(
-                    "its entry is gone: someone deleted it, or the store forgot it; start again when no instance runs",
+                    "its entry is gone (deleted, or forgotten by the store): start again when no instance runs",
                 )));
             }
             let first = self.record_of(0, State::Released, Record::default(), false);

@@ -187,7 +187,7 @@ impl Chain {
             Next::Make(version) => not_over.and_then(|()| self.take_over(version, &look)),
             Next::Wait(due) => Err(Failure::Held(holder_info(look.record.as_ref(), Some(due)))),
             Next::Exhausted => Err(self.fatal(
-                "its version, and with it the fencing token, is the greatest there is: name another file",
+                "its fencing token is the greatest: name another file, and reset what remembers the old token",
             )),
         }
     }
@@ -343,7 +343,7 @@ impl Chain {
         let mut state = self.state();
         (state.rejected, state.unconfirmed) = (version.checked_sub(1), None);
         drop(state);
-        self.ancient("its versions have been removed, or continue from unknown ones")
+        self.ancient("the versions in its directory were removed, or do not continue those that this instance knows")
     }
 
     fn ancient(&self, why: &str) -> Failure {

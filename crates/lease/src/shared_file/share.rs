@@ -153,7 +153,7 @@ impl Share {
                 Some("it is a symbolic link: name the file itself")
             }
             _ if mount::of(&self.path).at == self.path => Some(
-                "it is mounted by itself, and its versions beside it are not: mount its directory",
+                "the file alone is mounted, and not the directory .versions beside it: mount the directory of both",
             ),
             _ => None,
         };
@@ -204,9 +204,10 @@ impl Share {
             return Ok(());
         }
         let why = format!(
-            "its versions belong to user {}, who cannot continue those of user {}: run this as user {0} \
-             (sudo -u '#{0}')",
-            of.owner, made.owner
+            "{} belongs to user {}, and what this user makes there to user {}: run this as user {1} (sudo -u '#{1}')",
+            self.versions.display(),
+            of.owner,
+            made.owner
         );
         Err(io::Error::new(ErrorKind::InvalidInput, why))
     }
