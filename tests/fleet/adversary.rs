@@ -163,6 +163,16 @@ impl Schedule {
         leases.max().expect("machines")
     }
 
+    /// Returns the longest wait for one version of an entry: a break in a store may last longer than
+    /// each lease.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        let breaks = self.acts.iter().filter_map(|act| match act.deed {
+            Deed::Break(period) if self.place == Place::Store => period,
+            _ => None,
+        });
+        breaks.fold(self.longest_lease(), Duration::max)
+    }
+
     pub(crate) fn of(seed: u64) -> Schedule {
         Schedule::drawn(seed, None)
     }

@@ -562,6 +562,7 @@ impl World {
         let pair = &self.pairs[p];
         let budget = &self.schedule.budgets[pair.machine];
         let on_chain = self.schedule.place.is_chain();
+        let in_store = self.schedule.place == Place::Store;
         let clock = self.machines[pair.machine].clock;
         let term_after = budget.lease - budget.margin - budget.grace_on_loss;
         let t0 = pair.told_term_at - term_after;
@@ -580,7 +581,11 @@ impl World {
                         act.at + span + self.aftermath(act.deed),
                     )
                 }
-                Deed::Torn(span) if self.schedule.place == Place::Store => (
+                Deed::Torn(span) if in_store => (
+                    act.at.saturating_sub(200 * MILLI),
+                    act.at + span + 200 * MILLI,
+                ),
+                Deed::Stale(machine, _, span) if in_store && machine == pair.machine => (
                     act.at.saturating_sub(200 * MILLI),
                     act.at + span + 200 * MILLI,
                 ),

@@ -460,7 +460,7 @@ impl World {
                 for machine in 0..self.machines.len() {
                     self.restart(machine);
                 }
-                let lease = nanos(self.schedule.longest_lease());
+                let lease = nanos(self.schedule.longest_wait());
                 let poll = nanos(self.schedule.poll);
                 let mut bound = lease + lease / 50 + poll * 5 / 4 + 6 * SECOND;
                 if self.schedule.place == Place::Shared {
