@@ -3,22 +3,25 @@
 //!
 //! A simulated supervisor has the parts of `run`: the driver, the workload with its handle on the
 //! guardian, and the store. A blob's store uses the official client over a simulated network, a
-//! local file's the kernel's own lock, a shared drive's a directory that requests reach late. The
-//! guardian is the shipped loop over a simulated process table. No shipped code is copied.
+//! local file's the kernel's own lock, a shared drive's a directory that requests reach late, a
+//! helper's an entry that its calls reach late. The guardian is the shipped loop over a simulated
+//! process table. No shipped code is copied.
 //!
 //! It is a separate binary because it computes for minutes, at the lowest priority, while other
 //! tests wait.
 //!
 //! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 400) the number of seeds.
-//! `FLEET_PLACE` (`blob`, `file` or `shared drive`) selects schedules by their lock. A schedule
-//! that fails is shrunk to the acts it needs, and printed with its trace; `FLEET_SEED=n
-//! FLEET_COUNT=1 cargo test --test fleet` plays it again.
+//! `FLEET_PLACE` (`blob`, `file`, `shared drive` or `store`) selects schedules by their lock. A
+//! schedule that fails is shrunk to the acts it needs, and printed with its trace and the command
+//! that plays it again.
 
 #[cfg(not(debug_assertions))]
 compile_error!("a release has one clock and one network: play the fleet without --release");
 
 #[path = "fleet/adversary.rs"]
 mod adversary;
+#[path = "fleet/caller.rs"]
+mod caller;
 #[path = "fleet/clock.rs"]
 mod clock;
 #[path = "fleet/crowd.rs"]
@@ -163,8 +166,8 @@ fn add(sum: &mut Tally, one: &Tally) {
     }
 }
 
-/// Returns a seed's schedules at this place, or at any. Beside the others, every third seed has one
-/// for a helper's store; all have one if no other place is played.
+/// Returns a seed's schedules at this place, or at any. Every third seed also has one for a helper's
+/// store; every seed has one if only stores are played.
 fn schedules(seed: u64, place: Option<&str>) -> Vec<Schedule> {
     let mut schedules = vec![Schedule::of(seed)];
     if place == Some(Place::Store.name()) || place.is_none() && seed.is_multiple_of(3) {
@@ -267,5 +270,9 @@ fn the_promise_holds_in_every_schedule() {
     let on_drive = sum.places.get(Place::Shared.name());
     if on_drive.is_some_and(|counts| counts[0] >= 100) {
         assert!(sum.drive.len() >= 10, "{:?}", sum.drive);
+    }
+    let in_store = sum.places.get(Place::Store.name());
+    if in_store.is_some_and(|counts| counts[0] >= 100) {
+        assert!(sum.shelf.len() >= 7, "{:?}", sum.shelf);
     }
 }

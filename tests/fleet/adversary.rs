@@ -177,7 +177,7 @@ impl Schedule {
         Schedule::drawn(seed, None)
     }
 
-    /// Makes a seed's schedule for a helper's store; no seed's other schedule is one.
+    /// Makes a seed's schedule for a helper's store, which [`Schedule::of`] never chooses.
     pub(crate) fn of_store(seed: u64) -> Schedule {
         Schedule::drawn(seed, Some(Place::Store))
     }

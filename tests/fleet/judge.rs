@@ -524,13 +524,8 @@ impl World {
     /// Judges a supervisor that hears of the loss of its lock on a shared drive: does another
     /// instance have it?
     pub(crate) fn judge_loss(&mut self, p: usize) {
-        let maker = match (&self.drive, &self.shelf) {
-            (Some(drive), _) => {
-                let drive = drive.lock().expect("whole");
-                drive.greatest().and_then(|last| drive.maker(last))
-            }
-            (_, Some(shelf)) => shelf.lock().expect("whole").maker(),
-            _ => return,
+        let Some(maker) = self.last_maker() else {
+            return;
         };
         let ours = maker == Some(p);
         let by_hand =

@@ -1,5 +1,4 @@
-//! A helper's store in the world: what is made there is judged, operators break leases with the
-//! shipped `break`, and its faults.
+//! A helper's store in the world: its judge, its faults, and operators with the shipped `break`.
 
 use std::path::PathBuf;
 use std::rc::Rc;
@@ -13,12 +12,13 @@ use trafficcop_lease::NamedLock as _;
 use trafficcop_lease::helper::{Calls, HelperLock};
 use trafficcop_lease::inspect::{Broken, LockState};
 
-use super::adversary::Deed;
+use super::adversary::{Deed, Place, Schedule};
+use super::caller::Caller;
 use super::clock::{MILLI, SECOND};
 use super::drive::{Making, OPERATOR};
 use super::operator::{Operator, at};
 use super::pair::Lock;
-use super::shelf::{Caller, Shelf};
+use super::shelf::Shelf;
 use super::supervisor::competitor;
 use super::world::World;
 
@@ -27,14 +27,16 @@ pub(crate) fn entry() -> HelperLock {
     HelperLock::new("/bin/sh", "fleet", None).expect("a program")
 }
 
-/// Gets the entry of a store without weather. In one process the first instance alone proves that
-/// its helper compares tags; so that every schedule is played alike, that is none of theirs.
-pub(crate) fn prove_once() {
+/// Acquires an entry in a store without weather, once. In one process only the first instance checks
+/// that its helper compares tags; here no schedule has it, so each is always played alike.
+fn prove_once() {
     static PROVEN: Once = Once::new();
     PROVEN.call_once(|| {
-        let shelf = Arc::new(Mutex::new(Shelf::new(1, Vec::new(), 0)));
+        let mut calm = Schedule::of_store(0);
+        (calm.acts, calm.staleness) = (Vec::new(), 0);
+        let shelf = Arc::new(Mutex::new(Shelf::new(&calm, false)));
         let clock: Rc<SimulatedClock> = Rc::default();
-        clock.carry(Arc::new(calls(caller(&shelf, 0, 0))));
+        clock.carry(Arc::new(calls(caller(&shelf, &calm, 0, 0))));
         let store = entry().open(&competitor(0, SHORTEST_LEASE));
         let store = store.expect("an entry");
         let mut acquired = store.acquire(trafficcop::Instant::FOREVER);
@@ -53,9 +55,23 @@ pub(crate) fn prove_once() {
     });
 }
 
-fn caller(shelf: &Arc<Mutex<Shelf>>, machine: usize, process: usize) -> Caller {
+pub(crate) fn make_shelf(schedule: &Schedule, tracing: bool) -> Option<Arc<Mutex<Shelf>>> {
+    if schedule.place != Place::Store {
+        return None;
+    }
+    prove_once();
+    Some(Arc::new(Mutex::new(Shelf::new(schedule, tracing))))
+}
+
+fn caller(
+    shelf: &Arc<Mutex<Shelf>>,
+    schedule: &Schedule,
+    machine: usize,
+    process: usize,
+) -> Caller {
     Caller {
         shelf: Arc::clone(shelf),
+        acts: schedule.acts.clone(),
         machine,
         process,
         memory: Arc::default(),
@@ -76,6 +92,15 @@ impl World {
         }
     }
 
+    /// Returns the maker of the last version in a chain, if the lock is one.
+    pub(crate) fn last_maker(&self) -> Option<Option<usize>> {
+        if let Some(drive) = &self.drive {
+            let drive = drive.lock().expect("whole");
+            return Some(drive.greatest().and_then(|last| drive.maker(last)));
+        }
+        self.makings(|makings| makings.last().map(|made| made.by))
+    }
+
     pub(crate) fn entry_of(
         &self,
         shelf: &Arc<Mutex<Shelf>>,
@@ -83,7 +108,7 @@ impl World {
         runtime: PathBuf,
     ) -> Lock {
         let _ = std::fs::create_dir(&runtime);
-        let caller = caller(shelf, machine, self.pairs.len());
+        let caller = caller(shelf, &self.schedule, machine, self.pairs.len());
         let memory = Arc::clone(&caller.memory);
         Lock::Store {
             runtime,
@@ -92,8 +117,8 @@ impl World {
         }
     }
 
-    /// Lets the store carry out the calls that have arrived, and judges what they made. An entry
-    /// has no maker's leave but its tag: also what arrives for nobody must keep the rules.
+    /// Lets the store carry out the calls that have arrived, and judges the new versions. Late writes
+    /// without a caller must keep the rules, too: only their tag protects the entry.
     pub(crate) fn shelf_goes_on(&mut self) {
         let Some(shelf) = self.shelf.clone() else {
             return;
@@ -153,7 +178,7 @@ impl World {
         });
         let clock: Rc<SimulatedClock> = Rc::default();
         let process = OPERATOR + self.operators.len();
-        let caller = caller(shelf, self.machines.len(), process);
+        let caller = caller(shelf, &self.schedule, self.machines.len(), process);
         clock.carry(Arc::new(calls(caller)));
         clock.seed(self.schedule.seed ^ self.now);
         let seconds = period.map(|period| u8::try_from(period.as_secs()).expect("a minute"));

@@ -17,7 +17,7 @@ use super::mount::Mount;
 use super::operator::Operator;
 use super::pair::{Life, Lock, Pair};
 use super::shelf::Shelf;
-use super::shelved::prove_once;
+use super::shelved::make_shelf;
 use super::store::{Id, Reply, Request, Store};
 use super::wire::Texts;
 
@@ -225,13 +225,7 @@ impl World {
             server.trace = tracing.then(Vec::new);
             Arc::new(Mutex::new(server))
         });
-        let shelf = (schedule.place == Place::Store).then(|| {
-            prove_once();
-            let mut shelf = Shelf::new(schedule.ppm.len(), schedule.acts.clone(), schedule.seed);
-            shelf.staleness = schedule.staleness;
-            shelf.trace = tracing.then(Vec::new);
-            Arc::new(Mutex::new(shelf))
-        });
+        let shelf = make_shelf(&schedule, tracing);
         let mut world = World {
             now: 0,
             queue: BinaryHeap::new(),
