@@ -3,22 +3,25 @@
 //!
 //! A simulated supervisor has the parts of `run`: the driver, the workload with its handle on the
 //! guardian, and the store. A blob's store uses the official client over a simulated network, a
-//! local file's the kernel's own lock, a shared drive's a directory that requests reach late. The
-//! guardian is the shipped loop over a simulated process table. No shipped code is copied.
+//! local file's the kernel's own lock, a shared drive's a directory that requests reach late, a
+//! helper's an entry that its calls reach late. The guardian is the shipped loop over a simulated
+//! process table. No shipped code is copied.
 //!
 //! It is a separate binary because it computes for minutes, at the lowest priority, while other
 //! tests wait.
 //!
 //! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 400) the number of seeds.
-//! `FLEET_PLACE` (`blob`, `file` or `shared drive`) selects schedules by their lock. A schedule
-//! that fails is shrunk to the acts it needs, and printed with its trace; `FLEET_SEED=n
-//! FLEET_COUNT=1 cargo test --test fleet` plays it again.
+//! `FLEET_PLACE` (`blob`, `file`, `shared drive` or `store`) selects schedules by their lock. A
+//! schedule that fails is shrunk to the acts it needs, and printed with its trace and the command
+//! that plays it again.
 
 #[cfg(not(debug_assertions))]
 compile_error!("a release has one clock and one network: play the fleet without --release");
 
 #[path = "fleet/adversary.rs"]
 mod adversary;
+#[path = "fleet/caller.rs"]
+mod caller;
 #[path = "fleet/clock.rs"]
 mod clock;
 #[path = "fleet/crowd.rs"]
@@ -56,6 +59,10 @@ mod operator;
 mod pair;
 #[path = "fleet/service.rs"]
 mod service;
+#[path = "fleet/shelf.rs"]
+mod shelf;
+#[path = "fleet/shelved.rs"]
+mod shelved;
 #[path = "fleet/shipped.rs"]
 mod shipped;
 #[path = "fleet/store.rs"]
@@ -74,9 +81,10 @@ mod wire;
 mod world;
 
 use std::io::Write;
+use std::sync::Mutex;
 use std::sync::atomic::{AtomicBool, AtomicU64, Ordering};
 
-use adversary::Schedule;
+use adversary::{Place, Schedule};
 use world::{Tally, World};
 
 fn number(name: &str, otherwise: u64) -> u64 {
@@ -113,8 +121,8 @@ fn shrink(mut schedule: Schedule) -> Schedule {
     schedule
 }
 
-fn explain(seed: u64) -> String {
-    let whole = Schedule::of(seed);
+fn explain(whole: Schedule) -> String {
+    let (seed, place) = (whole.seed, whole.place.name());
     let acts = whole.acts.len();
     let schedule = shrink(whole);
     let mut world = World::new(schedule, true);
@@ -122,7 +130,7 @@ fn explain(seed: u64) -> String {
     let trace = world.trace.take().unwrap_or_default().join("\n");
     format!(
         "{trace}\n\n{:#?}\n{} of {acts} acts are needed: {}\n\
-         again: FLEET_SEED={seed} FLEET_COUNT=1 cargo test --test fleet\n",
+         again: FLEET_PLACE='{place}' FLEET_SEED={seed} FLEET_COUNT=1 cargo test --test fleet\n",
         world.schedule,
         world.schedule.acts.len(),
         world.violation.unwrap_or_default(),
@@ -153,6 +161,20 @@ fn add(sum: &mut Tally, one: &Tally) {
     for (kind, count) in &one.drive {
         *sum.drive.entry(kind).or_default() += count;
     }
+    for (kind, count) in &one.shelf {
+        *sum.shelf.entry(kind).or_default() += count;
+    }
+}
+
+/// Returns a seed's schedules at this place, or at any. Every third seed also has one for a helper's
+/// store; every seed has one if only stores are played.
+fn schedules(seed: u64, place: Option<&str>) -> Vec<Schedule> {
+    let mut schedules = vec![Schedule::of(seed)];
+    if place == Some(Place::Store.name()) || place.is_none() && seed.is_multiple_of(3) {
+        schedules.push(Schedule::of_store(seed));
+    }
+    schedules.retain(|schedule| place.is_none_or(|place| place == schedule.place.name()));
+    schedules
 }
 
 #[test]
@@ -161,7 +183,7 @@ fn the_promise_holds_in_every_schedule() {
     let count = number("FLEET_COUNT", 400);
     let place = std::env::var("FLEET_PLACE").ok();
     let next = AtomicU64::new(first);
-    let failed = AtomicU64::new(u64::MAX);
+    let failed = Mutex::new(None::<Schedule>);
     let over = AtomicBool::new(false);
     let work = || {
         let mut sum = Tally::default();
@@ -170,23 +192,22 @@ fn the_promise_holds_in_every_schedule() {
             if seed >= first + count {
                 break;
             }
-            let schedule = Schedule::of(seed);
-            if place
-                .as_ref()
-                .is_some_and(|place| *place != schedule.place.name())
-            {
-                continue;
+            for schedule in schedules(seed, place.as_deref()) {
+                let whole = schedule.clone();
+                let mut world = World::new(schedule, false);
+                world.run();
+                if world.violation.is_some() {
+                    let mut failed = failed.lock().expect("whole");
+                    if failed.as_ref().is_none_or(|other| seed < other.seed) {
+                        *failed = Some(whole);
+                    }
+                    over.store(true, Ordering::Relaxed);
+                }
+                let tally = &mut world.tally;
+                let counts = [1, tally.tenures, tally.handovers];
+                tally.places.insert(world.schedule.place.name(), counts);
+                add(&mut sum, tally);
             }
-            let mut world = World::new(schedule, false);
-            world.run();
-            if world.violation.is_some() {
-                failed.fetch_min(seed, Ordering::Relaxed);
-                over.store(true, Ordering::Relaxed);
-            }
-            let tally = &mut world.tally;
-            let counts = [1, tally.tenures, tally.handovers];
-            tally.places.insert(world.schedule.place.name(), counts);
-            add(&mut sum, tally);
         }
         sum
     };
@@ -203,7 +224,8 @@ fn the_promise_holds_in_every_schedule() {
          prevented, {} of them told, {} not to be known\n\
          fleet: schedules, tenures and hand-overs: {:?}\n\
          fleet: faults {:?}\n\
-         fleet: on shared drives {:?}\n",
+         fleet: on shared drives {:?}\n\
+         fleet: in helpers' stores {:?}\n",
         sum.schedules,
         sum.events,
         sum.tenures,
@@ -217,13 +239,14 @@ fn the_promise_holds_in_every_schedule() {
         sum.unknowable,
         sum.places,
         sum.faults,
-        sum.drive
+        sum.drive,
+        sum.shelf
     ));
-    let failed = failed.into_inner();
-    if failed != u64::MAX {
+    if let Some(failed) = failed.into_inner().expect("whole") {
+        let seed = failed.seed;
         print(&explain(failed));
         panic!(
-            "the schedule of seed {failed} breaks a promise, after {} schedules",
+            "the schedule of seed {seed} breaks a promise, after {} schedules",
             sum.schedules
         );
     }
@@ -244,8 +267,12 @@ fn the_promise_holds_in_every_schedule() {
         assert!(sum.cordoned_holders > played / 50, "{sum:?}");
         assert!(sum.unfit > played, "{sum:?}");
     }
-    let on_drive = sum.places.get(adversary::Place::Shared.name());
+    let on_drive = sum.places.get(Place::Shared.name());
     if on_drive.is_some_and(|counts| counts[0] >= 100) {
         assert!(sum.drive.len() >= 10, "{:?}", sum.drive);
+    }
+    let in_store = sum.places.get(Place::Store.name());
+    if in_store.is_some_and(|counts| counts[0] >= 100) {
+        assert!(sum.shelf.len() >= 7, "{:?}", sum.shelf);
     }
 }

@@ -96,6 +96,8 @@ pub(crate) enum Place {
     /// A file on one machine's disk, with all instances.
     File,
     Shared,
+    /// An entry of a helper's store.
+    Store,
 }
 
 impl Place {
@@ -104,7 +106,13 @@ impl Place {
             Place::Blob => "blob",
             Place::File => "file",
             Place::Shared => "shared drive",
+            Place::Store => "store",
         }
+    }
+
+    /// Whether the lock is a chain of versions, whose leases the waiting instances count.
+    pub(crate) fn is_chain(self) -> bool {
+        matches!(self, Place::Shared | Place::Store)
     }
 
     fn knows(self, deed: Deed) -> bool {
@@ -114,8 +122,11 @@ impl Place {
             // The instances share the machine: no other is awake while it sleeps.
             Deed::Suspend(..) => self != Place::File,
             Deed::Trap(..) => self == Place::Blob,
-            Deed::Break(_) | Deed::Delete => self != Place::File,
-            Deed::Stale(..) | Deed::Torn(_) | Deed::RestartServer(_) => self == Place::Shared,
+            Deed::Break(_) => self != Place::File,
+            // A store's entry may be deleted only when no instance runs.
+            Deed::Delete => matches!(self, Place::Blob | Place::Shared),
+            Deed::Stale(..) | Deed::Torn(_) => self.is_chain(),
+            Deed::RestartServer(_) => self == Place::Shared,
             Deed::ServerClock(_) | Deed::Tidy(_) => self == Place::Shared,
         }
     }
@@ -152,7 +163,26 @@ impl Schedule {
         leases.max().expect("machines")
     }
 
+    /// Returns the longest wait for one version of an entry: a break in a store may last longer than
+    /// each lease.
+    pub(crate) fn longest_wait(&self) -> Duration {
+        let breaks = self.acts.iter().filter_map(|act| match act.deed {
+            Deed::Break(period) if self.place == Place::Store => period,
+            _ => None,
+        });
+        breaks.fold(self.longest_lease(), Duration::max)
+    }
+
     pub(crate) fn of(seed: u64) -> Schedule {
+        Schedule::drawn(seed, None)
+    }
+
+    /// Makes a seed's schedule for a helper's store, which [`Schedule::of`] never chooses.
+    pub(crate) fn of_store(seed: u64) -> Schedule {
+        Schedule::drawn(seed, Some(Place::Store))
+    }
+
+    fn drawn(seed: u64, place: Option<Place>) -> Schedule {
         let mut rng = Rng::with_seed(seed ^ 0x5EED_F1EE_7000_0000);
         let budget = budget(&mut rng);
         let machines = rng.choice([2, 2, 2, 3, 3, 4]).expect("a choice");
@@ -176,25 +206,26 @@ impl Schedule {
         }
         let drawn = rng.u8(0..26);
         acts.extend(pattern(&mut rng, machines, drawn));
-        let place = match rng.u8(0..10) {
+        let drawn_place = match rng.u8(0..10) {
             0..6 => Place::Blob,
             6..8 => Place::File,
             _ => Place::Shared,
         };
-        acts.retain(|act| place.knows(act.deed));
+        let place = place.unwrap_or(drawn_place);
         let mut of_drive = Rng::with_seed(seed ^ 0x0B5E_27ED_0000_0000);
-        if place == Place::Shared {
-            acts.extend(drive::deeds(&mut of_drive, machines));
-        }
-        let budgets = match place {
-            Place::Shared => drive::budgets(&mut of_drive, machines),
-            Place::Blob | Place::File => vec![budget; machines],
+        let budgets = match place.is_chain() {
+            true => {
+                acts.extend(drive::deeds(&mut of_drive, machines));
+                drive::budgets(&mut of_drive, machines)
+            }
+            false => vec![budget; machines],
         };
-        if place == Place::Shared {
+        if place.is_chain() {
             // From another random source, so that schedules without these acts stay the same.
             let mut rng = Rng::with_seed(seed ^ 0x0B5E_27ED_3EE7_0000);
             acts.extend(drive::meetings(&mut rng, &budgets));
         }
+        acts.retain(|act| place.knows(act.deed));
         acts.sort_by_key(|act| act.at);
         let rest = acts
             .iter()
@@ -204,9 +235,9 @@ impl Schedule {
         Schedule {
             seed,
             budgets,
-            staleness: match place {
-                Place::Shared => of_drive.choice([0, 0, 5, 60]).expect("a choice") * SECOND,
-                Place::Blob | Place::File => 0,
+            staleness: match place.is_chain() {
+                true => of_drive.choice([0, 0, 5, 60]).expect("a choice") * SECOND,
+                false => 0,
             },
             poll: Duration::from_secs(rng.choice([1, 2, 2, 5]).expect("a choice")),
             grace: Duration::from_secs(rng.choice([1, 5, 30]).expect("a choice")),

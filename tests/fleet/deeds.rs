@@ -92,6 +92,8 @@ impl World {
                 self.plan(until, Happening::Resume(machine));
             }
             Deed::Break(period) if self.drive.is_some() => self.break_on_the_drive(period),
+            Deed::Break(period) if self.shelf.is_some() => self.break_in_the_store(period),
+            Deed::Stale(..) | Deed::Torn(_) if self.shelf.is_some() => self.act_on_the_store(deed),
             Deed::Delete if self.drive.is_some() => self.delete_on_the_drive(),
             Deed::Stale(..)
             | Deed::Torn(_)

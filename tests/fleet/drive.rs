@@ -47,8 +47,10 @@ pub(crate) struct Making {
     pub(crate) era: u64,
     /// The record of the version before said that the lock is free.
     pub(crate) after_release: bool,
+    /// It says itself that the lock is free.
+    pub(crate) releases: bool,
     /// The version before was absent.
-    after_nothing: bool,
+    pub(crate) after_nothing: bool,
     /// The version before was its maker's own, and had none before itself.
     pub(crate) goes_on_from_nothing: bool,
     /// No process waited for the request any more.
@@ -448,6 +450,7 @@ impl Server {
             by,
             era: self.era,
             after_release: version > 0 && self.says_released(version - 1),
+            releases: false,
             after_nothing: false,
             goes_on_from_nothing: false,
             by_nobody: false,
@@ -505,27 +508,6 @@ impl Server {
         made.map(|made| made.by)
     }
 
-    /// Returns when the last version of the tenure that began with this one was made. A tenure ends
-    /// with another's first version; a version that an old view makes behind the last ends nothing.
-    pub(crate) fn last_of(&self, by: usize, era: u64, token: u64) -> Option<Time> {
-        let its = |made: &Making| made.by == by && made.era == era && made.version == token;
-        let first = self.makings.iter().rposition(its)?;
-        let mut last = &self.makings[first];
-        for made in self.makings[first..].iter().filter(|it| it.era == era) {
-            match made.by == by {
-                _ if made.version < last.version => {}
-                true => last = made,
-                false => break,
-            }
-        }
-        Some(last.at)
-    }
-
-    pub(crate) fn era_of(&self, by: usize, token: u64) -> Option<u64> {
-        let of = |made: &&Making| made.by == by && made.version == token;
-        self.makings.iter().rev().find(of).map(|made| made.era)
-    }
-
     /// An operator removes old versions, oldest first; all but the last only if the lease has not
     /// been renewed for `quiet`.
     pub(crate) fn tidy(&mut self, keep: usize, quiet: Time) {
@@ -561,7 +543,28 @@ impl Server {
     }
 }
 
-fn version_in(bytes: &[u8]) -> Option<u64> {
+/// Returns when the last version of the tenure that began with this one was made. A tenure ends with
+/// another's first version; a version that an old view makes behind the last ends nothing.
+pub(crate) fn last_of(makings: &[Making], by: usize, era: u64, token: u64) -> Option<Time> {
+    let its = |made: &Making| made.by == by && made.era == era && made.version == token;
+    let first = makings.iter().rposition(its)?;
+    let mut last = &makings[first];
+    for made in makings[first..].iter().filter(|it| it.era == era) {
+        match made.by == by {
+            _ if made.version < last.version => {}
+            true => last = made,
+            false => break,
+        }
+    }
+    Some(last.at)
+}
+
+pub(crate) fn era_of(makings: &[Making], by: usize, token: u64) -> Option<u64> {
+    let of = |made: &&Making| made.by == by && made.version == token;
+    makings.iter().rev().find(of).map(|made| made.era)
+}
+
+pub(crate) fn version_in(bytes: &[u8]) -> Option<u64> {
     let text = String::from_utf8_lossy(bytes);
     let (_, rest) = text.split_once("{\"version\":")?;
     rest.split_once(',')?.0.parse().ok()

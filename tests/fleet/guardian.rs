@@ -10,11 +10,14 @@ use tokio::sync::oneshot;
 use trafficcop::Instant;
 use trafficcop_core::Exit;
 use trafficcop_core::clock::{sleep, start_thread};
+use trafficcop_lease::SharedMemory;
 use trafficcop_lease::blob::release_orphaned_with;
+use trafficcop_lease::helper;
 use trafficcop_lease::shared_file::{RELEASE_LIMIT, release_orphaned_by};
 
 use super::adversary::Place;
 use super::clock::{MILLI, SECOND, Time};
+use super::drive::era_of;
 use super::kernel::Act;
 use super::operator::{Memory, lease_id};
 use super::pair::{Life, Tree};
@@ -28,10 +31,10 @@ const SIGKILL: i32 = 9;
 const TURNS: u32 = 200;
 
 /// Releases as a dying guardian's process does, with the alarm that ends it.
-async fn release_by(memory: Arc<Memory>) {
+async fn release_by(memory: Arc<Memory>, release: fn(&dyn SharedMemory)) {
     let (done, end) = oneshot::channel();
     let work = move || {
-        release_orphaned_by(&*memory);
+        release(&*memory);
         let _ = done.send(());
     };
     start_thread("release", work).expect("a thread of the simulation");
@@ -171,7 +174,13 @@ impl World {
             Act::Released(release_info) => {
                 let pair = &mut self.pairs[p];
                 pair.on_orphaned = Some(match self.schedule.place {
-                    Place::Shared => Box::pin(release_by(Arc::clone(&pair.memory))),
+                    Place::Shared => {
+                        Box::pin(release_by(Arc::clone(&pair.memory), release_orphaned_by))
+                    }
+                    Place::Store => Box::pin(release_by(
+                        Arc::clone(&pair.memory),
+                        helper::release_orphaned_by,
+                    )),
                     Place::Blob | Place::File => {
                         let account = pair.guardian_network.account();
                         Box::pin(async move {
@@ -244,9 +253,9 @@ impl World {
 
     /// Returns the lease in the last release information from its supervisor.
     pub(crate) fn lease_of(&self, p: usize) -> Option<Id> {
-        if let Some(drive) = &self.drive {
+        if self.schedule.place.is_chain() {
             let token = self.pairs[p].handle.link().token?;
-            let era = drive.lock().expect("whole").era_of(p, token)?;
+            let era = self.makings(|makings| era_of(makings, p, token))??;
             return Some(lease_id(era, token));
         }
         let link = self.pairs[p].handle.link();

@@ -7,7 +7,7 @@ use trafficcop_core::{Cause, Ending};
 
 use super::adversary::{Act, Deed, Place, Weather, Who};
 use super::clock::{MILLI, SECOND, Time, nanos};
-use super::drive::{Making, OPERATOR};
+use super::drive::{Making, OPERATOR, last_of};
 use super::operator::era_and_token;
 use super::pair::{Life, Pair, Tree};
 use super::store::Id;
@@ -94,11 +94,10 @@ impl World {
     /// Returns until when the store granted a lease. On a drive, an instance that saw the last
     /// version when it was made waits for that lease, by a fast clock.
     fn granted(&self, p: usize, lease: Id) -> Time {
-        let Some(drive) = &self.drive else {
+        let (era, token) = era_and_token(lease);
+        let Some(made) = self.makings(|makings| last_of(makings, p, era, token)) else {
             return self.granted.get(&lease).copied().unwrap_or_default();
         };
-        let (era, token) = era_and_token(lease);
-        let made = drive.lock().expect("whole").last_of(p, era, token);
         let span = nanos(self.schedule.budgets[self.pairs[p].machine].lease);
         made.map_or(0, |made| made + span / 101 * 100)
     }
@@ -251,7 +250,7 @@ impl World {
         match self.schedule.place {
             Place::Blob => self.judge_protection(p, protected),
             Place::File => {}
-            Place::Shared => {
+            Place::Shared | Place::Store => {
                 let tree = self.pairs[p].tree.as_ref();
                 let broken = tree.is_some_and(|tree| self.was_broken(p, tree));
                 if let Some(tree) = &mut self.pairs[p].tree {
@@ -275,7 +274,7 @@ impl World {
         for q in (0..self.pairs.len()).filter(|q| *q != p) {
             // On a drive, a lease ends when its waiters have seen it for long enough; only they
             // know when.
-            let excused = self.schedule.place == Place::Shared
+            let excused = self.schedule.place.is_chain()
                 && self.pairs[q]
                     .tree
                     .as_ref()
@@ -298,7 +297,8 @@ impl World {
             }
         }
         let token = self.pairs[p].tree.as_ref().map_or(0, |tree| tree.token);
-        let deletions = match self.drive.as_ref().and(self.lease_of(p)) {
+        let chain = self.schedule.place.is_chain();
+        let deletions = match self.lease_of(p).filter(|_| chain) {
             Some(lease) => u32::try_from(era_and_token(lease).0).expect("a few"),
             None => self.store.deletions,
         };
@@ -493,12 +493,14 @@ impl World {
             Place::File if max_hold.is_some() => return None,
             Place::File => return Some("a file lock cannot be taken away".to_owned()),
             // `judge_loss` has judged the loss already.
-            Place::Shared if !pair.told_lost.is_empty() => return None,
+            Place::Shared | Place::Store if !pair.told_lost.is_empty() => return None,
             // After a break, or an announced one, the instance may doubt that only, and need not
             // continue.
-            Place::Shared if self.broken.iter().any(|it| it.is(p, tree.lease)) => return None,
+            Place::Shared | Place::Store if self.broken.iter().any(|it| it.is(p, tree.lease)) => {
+                return None;
+            }
             Place::Shared if self.was_said_to_be_broken(tree.lease) => return None,
-            Place::Shared => {}
+            Place::Shared | Place::Store => {}
         }
         if !pair.told_lost.is_empty() {
             // Either the lease is being broken, or the instance takes the answer about another
@@ -522,11 +524,10 @@ impl World {
     /// Judges a supervisor that hears of the loss of its lock on a shared drive: does another
     /// instance have it?
     pub(crate) fn judge_loss(&mut self, p: usize) {
-        let Some(drive) = &self.drive else { return };
-        let ours = {
-            let drive = drive.lock().expect("whole");
-            drive.greatest().and_then(|last| drive.maker(last)) == Some(p)
+        let Some(maker) = self.last_maker() else {
+            return;
         };
+        let ours = maker == Some(p);
         let by_hand =
             |act: &Act| act.at <= self.now && matches!(act.deed, Deed::Break(_) | Deed::Delete);
         if ours && self.pairs[p].tree_lives() && !self.schedule.acts.iter().any(by_hand) {
@@ -555,7 +556,8 @@ impl World {
     fn doubt_was_idle(&self, p: usize, tree: &Tree) -> Option<String> {
         let pair = &self.pairs[p];
         let budget = &self.schedule.budgets[pair.machine];
-        let on_drive = self.schedule.place == Place::Shared;
+        let on_chain = self.schedule.place.is_chain();
+        let in_store = self.schedule.place == Place::Store;
         let clock = self.machines[pair.machine].clock;
         let term_after = budget.lease - budget.margin - budget.grace_on_loss;
         let t0 = pair.told_term_at - term_after;
@@ -574,6 +576,14 @@ impl World {
                         act.at + span + self.aftermath(act.deed),
                     )
                 }
+                Deed::Torn(span) if in_store => (
+                    act.at.saturating_sub(200 * MILLI),
+                    act.at + span + 200 * MILLI,
+                ),
+                Deed::Stale(machine, _, span) if in_store && machine == pair.machine => (
+                    act.at.saturating_sub(200 * MILLI),
+                    act.at + span + 200 * MILLI,
+                ),
                 Deed::RestartServer(_) => (
                     act.at.saturating_sub(200 * MILLI),
                     act.at + self.aftermath(act.deed),
@@ -609,8 +619,8 @@ impl World {
         }
         for (from, until) in gaps {
             let long = until - from;
-            // A call to a drive takes many requests.
-            let soon = if on_drive { 800 } else { 400 } * MILLI;
+            // A call to a drive takes many requests, one to a store two.
+            let soon = if on_chain { 800 } else { 400 } * MILLI;
             let first = from == due && long > soon;
             let middle = !wished && long > 5 * SECOND + nanos(budget.lease) / 50 + 2800 * MILLI;
             let last = until == self.now && long > 8 * SECOND;

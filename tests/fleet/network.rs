@@ -53,8 +53,8 @@ impl World {
     /// Returns the least and greatest time of a request to a file, and whether only one in four
     /// takes longer than the least.
     pub(crate) fn way_to_the_drive(&self, machine: usize) -> (Duration, Duration, bool) {
-        // A shared drive has a way of its own; a thread starts soon.
-        if self.drive.is_some() {
+        // Shared drive and store have a way of their own; a thread starts soon.
+        if self.schedule.place.is_chain() {
             return (Duration::ZERO, Duration::from_millis(3), false);
         }
         let (mut least, mut most, mut rarely) = (MILLI, 25 * MILLI, false);

@@ -1,6 +1,7 @@
 //! Operators on a shared drive, with the shipped `break` or by hand; and what the world learns of
 //! versions there.
 
+use std::pin::Pin;
 use std::rc::Rc;
 use std::time::Duration;
 
@@ -19,9 +20,11 @@ use super::world::{Broken, Happening, Others, World};
 
 /// A command on a machine of its own.
 pub(crate) struct Operator {
-    clock: Rc<SimulatedClock>,
+    pub(crate) clock: Rc<SimulatedClock>,
     /// Time until others may have control; `None`: when the lease ends.
     pub(crate) period: Option<Duration>,
+    /// Work that no thread of its own does.
+    pub(crate) work: Option<Pin<Box<dyn Future<Output = ()>>>>,
 }
 
 /// Makes the range of lease ids of a tenure on a shared drive: from its first version, and how
@@ -90,7 +93,7 @@ impl World {
         }
     }
 
-    fn note_the_break(&mut self, makings: &[Making], made: Making) {
+    pub(crate) fn note_the_break(&mut self, makings: &[Making], made: Making) {
         let period = self.operators[made.by - OPERATOR].period;
         let mut makings = makings.iter().rev();
         // A version after another operator's, who had broken the lease before, ends the same
@@ -142,7 +145,11 @@ impl World {
         clock.enter(at(self.now), Duration::ZERO, || {
             start_thread("break", work).expect("a thread of the simulation");
         });
-        self.operators.push(Operator { clock, period });
+        self.operators.push(Operator {
+            clock,
+            period,
+            work: None,
+        });
         self.operate(self.operators.len() - 1);
     }
 
@@ -158,7 +165,7 @@ impl World {
 
     pub(crate) fn operate(&mut self, number: usize) {
         let clock = Rc::clone(&self.operators[number].clock);
-        clock.enter(at(self.now), Duration::ZERO, || {});
+        self.go_on_breaking(number);
         if let Some(next) = clock.next() {
             let next = next.since(at(0));
             let next = u64::try_from(next.as_nanos()).expect("short schedules");
@@ -186,7 +193,7 @@ impl World {
     }
 }
 
-fn at(time: Time) -> Instant {
+pub(crate) fn at(time: Time) -> Instant {
     Instant::from_nanos(1_000_000_000_000 + time)
 }
 

@@ -16,6 +16,7 @@ use trafficcop::internals::signals::{SignalEvent, Signals};
 use trafficcop_core::clock::SimulatedClock;
 use trafficcop_core::{Ending, Exit, Tenure};
 use trafficcop_guardian::{EventLoop, Wait};
+use trafficcop_lease::helper::Calls;
 use trafficcop_lease::shared_file::Drive as Mounted;
 
 use super::clock::Time;
@@ -36,6 +37,12 @@ pub(crate) enum Lock {
         path: PathBuf,
         runtime: PathBuf,
         mount: Arc<Box<dyn Mounted>>,
+        memory: Arc<Memory>,
+    },
+    /// The same of a helper's store.
+    Store {
+        runtime: PathBuf,
+        calls: Arc<Box<dyn Calls>>,
         memory: Arc<Memory>,
     },
 }
@@ -127,7 +134,7 @@ pub(crate) struct Pair {
     pub(crate) waits_until: Time,
     pub(crate) guardian_clock: Rc<SimulatedClock>,
     pub(crate) guardian_network: Arc<Network>,
-    /// Memory that says how to release a lock on a shared drive.
+    /// Memory that says how to release a lock on a shared drive, or in a store.
     pub(crate) memory: Arc<Memory>,
     pub(crate) on_orphaned: Option<Pin<Box<dyn Future<Output = ()>>>>,
     pub(crate) guardian_armed: Time,
@@ -182,6 +189,11 @@ impl Pair {
             on_drive = Arc::clone(memory);
             clock.carry(Arc::clone(mount) as _);
             SimulatedClock::carry(&guardian_clock, Arc::clone(mount) as _);
+        }
+        if let Lock::Store { calls, memory, .. } = lock {
+            on_drive = Arc::clone(memory);
+            clock.carry(Arc::clone(calls) as _);
+            SimulatedClock::carry(&guardian_clock, Arc::clone(calls) as _);
         }
         Pair {
             machine,

@@ -13,16 +13,28 @@ use trafficcop_lease::blob::{Blob, BlobLock, Target};
 use trafficcop_lease::file::File;
 use trafficcop_lease::record::Candidate;
 use trafficcop_lease::shared_file::SharedFile;
-use trafficcop_lease::{Competitor, LeaseStore, SharedMemory};
+use trafficcop_lease::{Competitor, LeaseStore, NamedLock as _, SharedMemory};
 
 use super::clock::{MILLI, SECOND, Time};
 use super::handle::{Did, Handle, Watched, Watching};
 use super::pair::{Drive, Life, Lock, Told};
+use super::shelved::entry;
 use super::wire::Network;
 use super::world::{From, Happening, World};
 
 /// Rounds in one second of true time; more are a busy loop.
 const ROUNDS: u32 = 150;
+
+pub(crate) fn competitor(p: usize, lease: std::time::Duration) -> Competitor {
+    let candidate = Candidate {
+        identity: p.to_string(),
+        host: String::new(),
+        pid: u32::try_from(p).expect("few"),
+        command: String::new(),
+        bell: None,
+    };
+    Competitor::new(candidate, lease)
+}
 
 pub(crate) fn driver(
     p: usize,
@@ -33,14 +45,7 @@ pub(crate) fn driver(
     handle: &Handle,
     mut signals: Signals,
 ) -> Drive {
-    let candidate = Candidate {
-        identity: p.to_string(),
-        host: String::new(),
-        pid: u32::try_from(p).expect("few"),
-        command: String::new(),
-        bell: None,
-    };
-    let mut competitor = Competitor::new(candidate, lease);
+    let mut competitor = competitor(p, lease);
     let shipped: Arc<dyn LeaseStore> = match lock {
         Lock::File(path) => Arc::new(File::open(path, &competitor).expect("a file of ours")),
         Lock::Shared {
@@ -53,6 +58,10 @@ pub(crate) fn driver(
             let memory: Arc<dyn SharedMemory> = Arc::clone(memory) as _;
             let shared = SharedFile::with_memory(path, &competitor, Some(memory));
             Arc::new(shared.expect("a path"))
+        }
+        Lock::Store { runtime, .. } => {
+            competitor.runtime = Some(runtime.clone());
+            entry().open(&competitor).expect("an entry")
         }
         Lock::Blob => {
             let lock = BlobLock {

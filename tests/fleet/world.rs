@@ -16,6 +16,8 @@ use super::drive::Server;
 use super::mount::Mount;
 use super::operator::Operator;
 use super::pair::{Life, Lock, Pair};
+use super::shelf::Shelf;
+use super::shelved::make_shelf;
 use super::store::{Id, Reply, Request, Store};
 use super::wire::Texts;
 
@@ -144,6 +146,7 @@ pub(crate) struct Tally {
     pub(crate) unfit: u64,
     pub(crate) faults: BTreeMap<&'static str, u64>,
     pub(crate) drive: BTreeMap<&'static str, u64>,
+    pub(crate) shelf: BTreeMap<&'static str, u64>,
     /// Schedules, tenures and hand-overs, by place.
     pub(crate) places: BTreeMap<&'static str, [u64; 3]>,
 }
@@ -162,6 +165,7 @@ pub(crate) struct World {
     /// Directory of a lock's file.
     pub(crate) directory: Option<TempDir>,
     pub(crate) drive: Option<Arc<Mutex<Server>>>,
+    pub(crate) shelf: Option<Arc<Mutex<Shelf>>>,
     pub(crate) operators: Vec<Operator>,
     pub(crate) makings: usize,
     pub(crate) tally: Tally,
@@ -221,6 +225,7 @@ impl World {
             server.trace = tracing.then(Vec::new);
             Arc::new(Mutex::new(server))
         });
+        let shelf = make_shelf(&schedule, tracing);
         let mut world = World {
             now: 0,
             queue: BinaryHeap::new(),
@@ -232,6 +237,7 @@ impl World {
             texts: Arc::default(),
             directory,
             drive,
+            shelf,
             operators: Vec::new(),
             makings: 0,
             tally: Tally {
@@ -296,6 +302,7 @@ impl World {
                 self.violate("the schedule does not end".to_owned());
             }
             self.drive_goes_on();
+            self.shelf_goes_on();
             let over = self.happen(what);
             self.look_at_the_drive();
             if over || self.violation.is_some() {
@@ -304,6 +311,9 @@ impl World {
         }
         if let Some(drive) = &self.drive {
             self.tally.drive = drive.lock().expect("whole").counts.clone();
+        }
+        if let Some(shelf) = &self.shelf {
+            self.tally.shelf = shelf.lock().expect("whole").counts.clone();
         }
     }
 
@@ -444,7 +454,7 @@ impl World {
                 for machine in 0..self.machines.len() {
                     self.restart(machine);
                 }
-                let lease = nanos(self.schedule.longest_lease());
+                let lease = nanos(self.schedule.longest_wait());
                 let poll = nanos(self.schedule.poll);
                 let mut bound = lease + lease / 50 + poll * 5 / 4 + 6 * SECOND;
                 if self.schedule.place == Place::Shared {
@@ -553,10 +563,13 @@ impl World {
             return Lock::Blob;
         };
         let path = directory.path().join("lock");
+        let runtime = directory.path().join(machine.to_string());
+        if let Some(shelf) = &self.shelf {
+            return self.entry_of(shelf, machine, runtime);
+        }
         let Some(drive) = &self.drive else {
             return Lock::File(path);
         };
-        let runtime = directory.path().join(machine.to_string());
         let _ = std::fs::create_dir(&runtime);
         Lock::Shared {
             path,

@@ -13,7 +13,10 @@ mod inspect;
 mod release;
 mod store;
 
-pub use call::{Helper, find};
+#[cfg(debug_assertions)]
+pub use call::Calls;
+pub use call::{Finished, Helper, find};
 pub use inspect::race;
+pub use release::release_orphaned_by;
 pub(super) use release::{execute as execute_release, is_meant as is_release};
 pub use store::HelperLock;

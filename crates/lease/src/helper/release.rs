@@ -86,6 +86,12 @@ pub(crate) fn is_meant(release_info: &[u8]) -> bool {
 }
 
 fn change(change: impl FnOnce(&mut Notes)) {
+    #[cfg(debug_assertions)]
+    if let Some(calls) = super::call::simulated() {
+        let mut notes = taken(&**calls);
+        change(&mut notes);
+        return calls.put(&serde_json::to_vec(&notes).unwrap_or_default());
+    }
     let mut notes = lock(&NOTES);
     change(&mut notes);
     if let Some(memory) = MEMORY.get().and_then(Option::as_ref) {
@@ -108,11 +114,19 @@ pub(super) fn forget(helper: &Helper) {
 }
 
 pub(crate) fn execute() {
-    let memory = MEMORY.get().and_then(Option::as_ref);
-    let notes = memory.and_then(|memory| memory.take());
-    let Some(notes) = notes.and_then(|bytes| serde_json::from_slice::<Notes>(&bytes).ok()) else {
-        return;
-    };
+    if let Some(memory) = MEMORY.get().and_then(Option::as_ref) {
+        release_orphaned_by(&**memory);
+    }
+}
+
+fn taken(memory: &dyn SharedMemory) -> Notes {
+    let bytes = memory.take().unwrap_or_default();
+    serde_json::from_slice(&bytes).unwrap_or_default()
+}
+
+/// Does what the guardian does with the notes in a memory.
+pub fn release_orphaned_by(memory: &dyn SharedMemory) {
+    let notes = taken(memory);
     for call in notes.running {
         // Another process gets the number only when no process of the group lives.
         if began(call.group).is_none_or(|now| Some(now) == call.began) {
