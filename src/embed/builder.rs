@@ -19,7 +19,7 @@ use crate::host::{self, Host};
 use crate::lease::record::Candidate;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, StoreInfo, blob, file};
 
-// As on the command line: one lock can have both kinds of candidates.
+// As on the command line: commands and programs can compete for one lock.
 const LEASE: Duration = Duration::from_secs(60);
 const POLL: Duration = Duration::from_secs(2);
 
@@ -105,7 +105,7 @@ impl Builder {
         if path.as_os_str().is_empty() {
             return Err(Error::refused("the lock's path is empty: name a file"));
         }
-        // The drive alone decides: a kernel's lock on a shared drive let three commands run at once.
+        // The drive alone decides on the kernel's lock: on a shared drive it let three commands run at once.
         let lock = lease::at_path(path, false, 1).map_err(not_opened)?;
         lock.warn();
         // Opened now for an early error; closed again, since the identity may still change.
@@ -125,8 +125,8 @@ impl Builder {
         self
     }
 
-    /// Promises that exactly one of two machines creates a directory on the lock's drive: otherwise an
-    /// unknown shared file system is refused. A wrong promise gives two instances control.
+    /// Promises that exactly one of two machines can create the same directory on the lock's drive. Without
+    /// this promise, an unknown shared file system is refused. A wrong promise gives two instances control.
     pub fn mkdir_is_exclusive(mut self) -> Builder {
         self.mkdir_is_exclusive = true;
         self
@@ -152,9 +152,10 @@ impl Builder {
         self
     }
 
-    /// Rings for standbys while in control, and otherwise listens to the holder: control passes within
-    /// milliseconds (default: off). It listens on TCP at `address`, which must be private; `None` takes a
-    /// free port where this machine reaches the store. It has no effect on a local disk or a custom store.
+    /// Tells standbys when this instance gives up control, and as a standby waits to be told: control passes
+    /// within milliseconds (default: off). It listens on TCP at `address`, which must be in a private network;
+    /// `None` takes a free port on the address towards the store. It has no effect on a local disk or a custom
+    /// store.
     pub fn doorbell(mut self, address: Option<SocketAddr>) -> Builder {
         self.doorbell = Some(DoorbellAddress {
             ip: address.map(|address| address.ip()),
@@ -163,8 +164,8 @@ impl Builder {
         self
     }
 
-    /// Takes control only while `condition` is true (default: always). A standby calls it at each poll on a
-    /// thread of the runtime: it must not block. It never ends a tenure.
+    /// Takes control only if `condition` is true (default: always). A standby calls it at each poll on a
+    /// thread of the runtime: it must not block. Its `false` never ends a tenure.
     pub fn only_if(mut self, condition: impl Fn() -> bool + Send + 'static) -> Builder {
         self.only_if = Some(Box::new(condition));
         self
@@ -173,8 +174,8 @@ impl Builder {
     /// Gives control up if [`Guard::alive`](super::Guard::alive) is not called at least this often during a
     /// tenure (1 s or more; default: off).
     ///
-    /// The lease is then given back once the guards are dropped, or after the grace. A pause of the process
-    /// or the machine does not count. Blocking the runtime stops the renewals, and so loses control.
+    /// The lease is then given back once the guards are dropped, or after the [`Budget`]'s grace. A pause of the
+    /// process or the machine does not count. Blocking the runtime stops the renewals, and so loses control.
     pub fn watchdog(mut self, watchdog: Duration) -> Builder {
         self.watchdog = Some(watchdog);
         self
@@ -203,12 +204,12 @@ impl Builder {
         } = store.info();
         let budget = budget(lease, given)?;
         let rules = rules(budget, (!wakes).then_some(poll), IfLost::Compete);
-        let (cordon, cordons) = mpsc::unbounded_channel();
+        let (send_cordon, cordons) = mpsc::unbounded_channel();
         let shared = SharedProgram::new(
             &name,
             Control::StandingBy { holder: None },
             Instant::ZERO,
-            Guards::told_by(cordon),
+            Guards::told_by(send_cordon),
         );
         let workload = Program::new(&shared, watchdog).only_if(condition);
         let tenure = Tenure::new(rules, Instant::now()).only_if(asks_every);
@@ -257,7 +258,7 @@ impl Builder {
                 };
                 open(&*lock, &competitor)
             }
-            // Its records have their own candidate: an ignored name would lead to the wrong holder.
+            // Its records name its own candidate: an operator would look for an ignored name in vain.
             LockPlace::Store(_) if self.identity.is_some() => Err(Error::refused(
                 "a store that was made before has its candidate: leave the identity out",
             )),
@@ -296,7 +297,7 @@ fn budget(lease: Option<Duration>, given: Option<Budget>) -> Result<Option<Budge
             budget.lease
         )));
     }
-    // The promise rests on these inequalities.
+    // Exclusive control depends on its inequalities.
     budget.validate()?;
     Ok(Some(budget))
 }
@@ -308,7 +309,7 @@ mod tests {
     #[test]
     fn doorbell_on_a_local_file_binds_no_address() {
         let dir = tempfile::tempdir().expect("a directory");
-        // In a range for documentation: no machine has it.
+        // For documentation: no machine has it.
         let nobodys = SocketAddr::from(([192, 0, 2, 7], 0));
         let builder = Builder::of_file(&dir.path().join("lock")).expect("a lock");
         let doorbell = builder.doorbell(Some(nobodys)).bind();

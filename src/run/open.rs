@@ -16,6 +16,7 @@ use crate::units::show;
 
 fn looking(slots: Slots, config: &Config) -> Slots {
     if config.looks_once() {
+        // There is no second attempt.
         slots.looking_at_all()
     } else {
         slots
@@ -27,10 +28,11 @@ pub(crate) struct Opened {
     pub(crate) doorbell: Option<Doorbell>,
 }
 
+/// Opens the store. The inner error is its file's.
 pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     let lock = named_lock(config)?;
-    // The record in the store has the doorbell's address.
     let host = lock.host();
+    // Before the store is opened: its record has the doorbell's address.
     let doorbell = config
         .doorbell
         .filter(|_| lock.rings())
@@ -48,6 +50,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
         let (shortest, longest) = leases.into_inner();
         let place = match config.lock {
             Lock::Store { .. } => "in a helper's store",
+            // A blob's lease was checked before.
             Lock::Blob { .. } | Lock::File { .. } => "on a shared drive",
         };
         return Err(UsageError::new(format!(
@@ -76,6 +79,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
                 ..
             }
         ),
+        // Slots open later, when a hanging disk could hold up a command.
         in_place: config.slots == 1,
     };
     let opened = match config.slots {
@@ -85,13 +89,15 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     };
     match opened {
         Ok(store) => {
+            // A polling standby would come too late.
             if !store.info().wakes {
                 config.refuse_short_cooldown()?;
             }
             Ok(Ok(Opened { store, doorbell }))
         }
-        // Opening touches only a local file: its refusal is about the store, not the settings.
+        // Opening touches no store but a local file: this is no error of a setting.
         Err(OpenError::File(error)) => Ok(Err(Ending::of_store(error.why, error.denied))),
+        // A name too long with a slot's number.
         Err(OpenError::Blob(error)) if config.slots > 1 => {
             Err(UsageError::new(error.to_string()).into())
         }
@@ -121,7 +127,7 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
         .map_err(|why| UsageError::new(why.to_string()))?;
     #[cfg(feature = "entra")]
     let account = handed_on(account);
-    // A guardian that needs it is a copy of this process.
+    // Now: the guardian becomes a copy of this process.
     blob::prepare_orphan_release(account.clone());
     tracing::debug!("credential: {}", account.kind());
     Ok(Arc::new(blob::BlobLock {
@@ -135,7 +141,7 @@ fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
 fn release_memory() -> Option<Arc<dyn SharedMemory>> {
     match SharedBytes::new() {
         Ok(memory) => Some(Arc::new(memory)),
-        // It costs one lease's length, if the supervisor is killed.
+        // Without it, a killed supervisor costs one lease's length.
         Err(why) => {
             tracing::warn!(
                 "the guardian does not know what to release ({why}): if trafficcop dies, a standby waits a whole lease"

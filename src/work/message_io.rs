@@ -1,8 +1,7 @@
 //! Passes a message to its command: exact bytes on stdin or in a private directory, metadata in the
 //! environment, nothing in an argument.
 //!
-//! The stdin is a sealed file in memory, not a pipe: a command that does not read blocks nothing, and may
-//! read twice.
+//! Stdin is a sealed file in memory, not a pipe: a command need not read it, and can do so twice.
 
 use std::ffi::{CStr, OsString};
 use std::fs::{self, DirBuilder, File, Metadata, OpenOptions, Permissions};
@@ -21,7 +20,7 @@ use crate::queue::{About, Message};
 use crate::util::{flock, is_safe_from_others, ours_in};
 
 const PREFIX: &str = "trafficcop-message.";
-// The kernel limits one variable to 128 KiB (MAX_ARG_STRLEN), all to a share of the stack: a sender could
+// The kernel limits one variable to 128 KiB (MAX_ARG_STRLEN), their sum by the stack's size: a sender could
 // prevent the start (E2BIG).
 const PROPERTIES_LIMIT: usize = 32 << 10;
 const MEMORY: &CStr = c"trafficcop-message";
@@ -40,7 +39,7 @@ const FILE: &str = "TRAFFICCOP_MESSAGE_FILE";
 const SESSION: &str = "TRAFFICCOP_SESSION_ID";
 const SESSION_STATE: &str = "TRAFFICCOP_SESSION_STATE_FILE";
 
-/// Variables of an outer trafficcop, about another lock or message.
+/// Variables to unset: an outer trafficcop's, about another lock or message.
 pub(super) const FOREIGN: &[&str] = &[
     "TRAFFICCOP_TOKEN",
     "TRAFFICCOP_LOCK",
@@ -50,7 +49,7 @@ pub(super) const FOREIGN: &[&str] = &[
     "TRAFFICCOP_TASK",
     "TRAFFICCOP_PERIOD",
     "TRAFFICCOP_ROLE",
-    // Unset, too: a value that no variable can hold is left out.
+    // This worker's, too: where [`environment`] leaves one out, the outer one must not stay.
     ID,
     ENQUEUED_AT,
     LOCKED_UNTIL,
@@ -91,7 +90,7 @@ impl MessageIo {
             (FILE.into(), folder.path.join("body").into()),
         ];
         Ok(MessageIo {
-            // A duplicate shares the lock until the tree's last process has closed it.
+            // A duplicate shares the lock until the command's last process has closed it.
             lock: Some(folder.lock.try_clone()?.into()),
             env,
             folder: Some(folder),
@@ -104,7 +103,7 @@ impl MessageIo {
         base: &Path,
         state: &[u8],
     ) -> io::Result<(MessageIo, PathBuf)> {
-        // The start order carries one descriptor, here stdin: only this process holds the lock.
+        // The command's start carries one descriptor: with stdin, the command does not share this lock.
         let folder = match self.folder.take() {
             Some(folder) => folder,
             None => Folder::create(base)?,
@@ -126,7 +125,7 @@ impl MessageIo {
 }
 
 fn in_memory(body: &[u8]) -> io::Result<OwnedFd> {
-    // A pipe would block its writer; a file would have to be removed.
+    // A file would have to be removed.
     let memory = memfd_create(MEMORY, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let mut memory = File::from(memory);
     memory.write_all(body)?;
@@ -159,7 +158,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Private directory, locked while in use, removed when dropped.
 ///
-/// The command shares the lock: an unlocked directory belongs to a worker killed with it, and is swept.
+/// The command shares the lock: an unlocked directory has neither worker nor command, and is swept.
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,
@@ -182,6 +181,7 @@ impl Folder {
         match made {
             Ok(lock) => {
                 let lock = Arc::new(lock);
+                // Against cleaners of temporary files.
                 lasting::add(&lock);
                 Ok(Folder { path, lock })
             }
@@ -220,7 +220,7 @@ fn open_up(path: &Path) {
     }
 }
 
-/// Returns TMPDIR, or /tmp.
+/// Returns TMPDIR, or /tmp, if messages are safe there.
 pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, String> {
     let base = tmpdir
         .filter(|path| !path.is_empty())
@@ -235,11 +235,11 @@ pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, Stri
     let Ok(found) = fs::metadata(&base) else {
         return refuse("cannot be looked at");
     };
-    // A user who can rename it could pass another message.
+    // A user who can rename a message's directory could replace the message.
     if !is_safe_from_others(&found) {
         return refuse("is a directory that other users can change");
     }
-    // Now, or the first message is taken in vain.
+    // Tried now: otherwise the first message is taken in vain.
     match Folder::create(&base) {
         Ok(_) => Ok(base),
         Err(why) => refuse(&format!("cannot be written to ({why})")),
@@ -283,7 +283,7 @@ pub(super) fn environment(
     known
         .into_iter()
         .filter_map(|(name, value)| Some((name, value?)))
-        // A value with control characters is in message.json only.
+        // Control characters, such as NUL, fit only into message.json.
         .filter(|(_, value)| !value.chars().any(char::is_control))
         .map(|(name, value)| (name.into(), value.into()))
         .collect()

@@ -1,6 +1,6 @@
-//! Choice of the credential, for storage accounts and Service Bus, and the certificates that https trusts.
+//! Credentials for storage accounts and Service Bus, and the certificates that TLS trusts.
 //!
-//! It must never choose between contradictory credentials, or give a token to plain http or plain TCP.
+//! This module must never choose between contradictory credentials, or a token for plain http or plain TCP.
 
 use std::fmt;
 use std::fs::File;
@@ -33,7 +33,7 @@ pub(super) const TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
 pub(super) const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
 pub(super) const IDENTITY_HEADER: &str = "IDENTITY_HEADER";
 
-/// Library methods for the same settings, for messages to programs.
+/// Library method that sets each variable, for errors in a program.
 pub const GIVEN: &[(&str, &str)] = &[
     (STRING, "connection_string()"),
     (ACCOUNT, "account()"),
@@ -41,14 +41,15 @@ pub const GIVEN: &[(&str, &str)] = &[
     (SAS, "AccountCredential::sas()"),
 ];
 
-// All authorities of a Linux distribution are a quarter of this.
+// All certificate authorities of a Linux distribution are a quarter of this.
 const CA_FILE_LIMIT: u64 = 1024 * 1024;
 
 pub(super) type Env<'a> = dyn Fn(&str) -> Option<String> + 'a;
 
 /// Like `get`, without surrounding blanks; an empty value counts as unset.
 pub(super) fn trimmed(get: &Env<'_>) -> impl Fn(&str) -> Option<String> {
-    // A secret from a file ends in a line break, and units and manifests often set empty variables.
+    // A secret from a file ends in a line break, and systemd units and Kubernetes manifests often set empty
+    // variables.
     move |name| {
         let text = get(name)?;
         Some(text.trim().to_owned()).filter(|text| !text.is_empty())
@@ -81,7 +82,7 @@ pub(super) fn connection_string<'a>(
 }
 
 pub(super) fn unknown_part(part: &str, source: &str) -> AccountError {
-    // It could be a key without its name.
+    // Anything else could be a key, which must not be printed.
     let is_word = part.len() <= 32 && part.bytes().all(|byte| byte.is_ascii_alphabetic());
     let what = match is_word {
         true => format!("{part} in {source}"),
@@ -93,14 +94,14 @@ pub(super) fn unknown_part(part: &str, source: &str) -> AccountError {
     )
 }
 
-/// The account's flags.
+/// Flags for credential and certificates.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct AuthOptions {
-    /// Azurite's well-known account.
+    /// Whether to use Azurite's well-known account.
     pub emulator: bool,
-    /// The kind of credential.
+    /// Kind of credential.
     pub auth: Auth,
-    /// PEM file with additional authorities for https.
+    /// PEM file with additional certificate authorities for TLS.
     pub ca_file: Option<PathBuf>,
 }
 
@@ -111,7 +112,7 @@ impl AuthOptions {
     }
 }
 
-/// Which kind of credential is to be taken; as it is typed, with its help.
+/// Kind of credential to take: the values of `--auth`, with their help.
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
@@ -141,14 +142,14 @@ impl Auth {
 /// Proof of identity for requests.
 #[derive(Clone)]
 pub enum Credential {
-    /// A key as it is written: an account's, or that of a rule of Service Bus.
+    /// A key, not decoded: an account's, or that of a Service Bus rule.
     Key {
         /// Name of the key or the account.
         name: String,
-        /// The key itself.
+        /// The key.
         key: Secret,
     },
-    /// A signature made elsewhere; an account's has no question mark.
+    /// A shared access signature; a storage account's without its leading '?'.
     Sas(Secret),
     /// Tokens of Entra ID.
     #[cfg(feature = "entra")]
@@ -157,7 +158,7 @@ pub enum Credential {
 
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Purpose {
-    #[cfg_attr(not(feature = "entra"), expect(dead_code, reason = "nobody asks"))]
+    #[cfg_attr(not(feature = "entra"), expect(dead_code, reason = "for Entra ID"))]
     pub(super) scope: &'static str,
     pub(super) instead: &'static str,
 }
@@ -185,7 +186,7 @@ impl Credential {
         Ok(Credential::Token(Arc::new(TokenCache::new(issuer, None))))
     }
 
-    /// Creates tokens of a credential that a program passed.
+    /// Takes tokens from a credential that the program passed.
     #[cfg(feature = "entra")]
     pub fn of_program(own: Arc<dyn TokenCredential>) -> Credential {
         let issuer = Arc::new(ProgramCredential(own));
@@ -214,17 +215,18 @@ impl Credential {
 pub(super) struct Found {
     pub(super) credential: Credential,
     pub(super) what: String,
-    // From the flag or the URL, which select as clearly as `--auth`.
+    // Whether it came from a flag or the URL, which choose as clearly as `--auth`.
     pub(super) typed: bool,
-    // Wins over another named credential.
+    // Whether it wins over Entra ID that variables name.
     pub(super) is_meant: bool,
 }
 
 pub(super) struct Offered {
     pub(super) key: Result<Found, AccountError>,
     pub(super) sas: Result<Found, AccountError>,
+    // Whether a token may be sent.
     pub(super) token: Result<(), AccountError>,
-    // Error if none of these is set, unless Entra ID is named.
+    // Whether to try Entra ID if nothing is set or named.
     pub(super) needed: Result<(), AccountError>,
 }
 
@@ -263,7 +265,7 @@ pub(super) fn choose(
             }
         }
         Auth::Entra | Auth::Workload | Auth::Managed | Auth::Cli => {
-            // A variable may be for another tool; a flag was meant.
+            // A variable may be for another tool; a flag or URL is not.
             let mut found = [offered.key, offered.sas].into_iter().flatten();
             match found.find(|found| found.typed) {
                 Some(found) => Err(contradiction(
@@ -281,7 +283,7 @@ pub(super) fn choose(
 pub(super) struct CaCertificates(Vec<CertificateDer<'static>>);
 
 impl CaCertificates {
-    /// Reads PEM certificates at start, so that a bad file fails no renewal.
+    /// Reads PEM certificates at start, so that a bad file breaks no renewal.
     pub(super) fn read(path: &Path) -> Result<CaCertificates, AccountError> {
         let refuse = |why: String| malformed(format!("--ca-file {}", path.display()), why);
         let unreadable = |why: std::io::Error| {
@@ -313,7 +315,7 @@ impl CaCertificates {
                 ))
             };
             let der = found.map_err(|_| broken())?;
-            // The store parses what `from_der` only wraps.
+            // `add` parses what `from_der` only wraps.
             reqwest::Certificate::from_der(&der).map_err(|_| broken())?;
             authorities.add(der.clone()).map_err(|_| broken())?;
             trust.push(der);
@@ -327,11 +329,12 @@ impl CaCertificates {
     }
 
     pub(super) fn certificates(&self) -> impl Iterator<Item = reqwest::Certificate> {
+        // `read` has checked them.
         let certificate = |der| reqwest::Certificate::from_der(der).ok();
         self.0.iter().filter_map(move |der| certificate(der))
     }
 
-    /// Returns the trust for a connection without HTTP. Slow: it loads the system's authorities.
+    /// Returns the TLS configuration for AMQP. Slow: it loads the system's authorities.
     pub(super) fn tls(&self) -> Result<rustls::ClientConfig, AccountError> {
         use rustls_platform_verifier::Verifier;
         let refuse = |why: rustls::Error| {

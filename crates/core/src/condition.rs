@@ -7,10 +7,10 @@ use std::time::Duration;
 use super::event::Failed;
 use crate::clock::Instant;
 
-// A condition may check a disk or a port on a busy machine.
+// Shortest limit of a question: a busy machine may check a disk or a port.
 const LEAST_LIMIT: Duration = Duration::from_secs(5);
 
-// Each question may cost a process.
+// Each question may start a process.
 const LEAST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reason why a machine is not fit.
@@ -18,9 +18,9 @@ const LEAST_PAUSE: Duration = Duration::from_millis(50);
 pub enum Unfit {
     /// The condition's command did not succeed.
     Failed(Failed),
-    /// The command did not end in time.
+    /// No answer was read in time.
     TimedOut,
-    /// The guardian that asks died, or cannot kill a process.
+    /// The guardian, which runs the command, died or cannot kill it.
     Unasked,
     /// The embedding program refused.
     Said,
@@ -30,7 +30,7 @@ pub enum Unfit {
 #[derive(Debug)]
 pub struct Condition {
     every: Duration,
-    asking: Option<Instant>,
+    give_up_at: Option<Instant>,
     answer: Option<(Instant, Result<(), Unfit>)>,
 }
 
@@ -39,31 +39,31 @@ impl Condition {
     pub fn new(every: Duration) -> Condition {
         Condition {
             every: every.max(LEAST_PAUSE),
-            asking: None,
+            give_up_at: None,
             answer: None,
         }
     }
 
     /// Returns when to ask next; [`Instant::FOREVER`] while a question is open.
-    // A slow answer counts as long as a fast one.
     pub fn due(&self) -> Instant {
-        if self.asking.is_some() {
+        if self.give_up_at.is_some() {
             return Instant::FOREVER;
         }
+        // From its arrival: a slow answer counts as long as a fast one.
         let answered = self.answer.map(|(at, _)| at + self.every);
         answered.unwrap_or(Instant::ZERO)
     }
 
-    /// Asks now, for a wait that ends at `end`. Returns until when an answer counts.
+    /// Opens a question. Returns the latest moment for a yes, at most `end`.
     pub fn ask(&mut self, now: Instant, end: Instant) -> Instant {
         let give_up_at = (now + self.every.max(LEAST_LIMIT)).min(end);
-        self.asking = Some(give_up_at);
+        self.give_up_at = Some(give_up_at);
         give_up_at
     }
 
     /// Takes an answer; ignores one without a question.
     pub fn answered(&mut self, now: Instant, answer: Result<(), Unfit>) {
-        let Some(give_up_at) = self.asking.take() else {
+        let Some(give_up_at) = self.give_up_at.take() else {
             return;
         };
         // The answer may have waited for an hour while this process was stopped or the machine slept.
@@ -76,7 +76,7 @@ impl Condition {
 
     /// Tells whether a question is open.
     pub fn is_asking(&self) -> bool {
-        self.asking.is_some()
+        self.give_up_at.is_some()
     }
 
     /// Returns the reason of the last answer, if that was a no.
@@ -86,7 +86,7 @@ impl Condition {
 
     /// Tells whether the last answer was a yes, with no open question.
     pub fn is_yes(&self) -> bool {
-        self.asking.is_none() && self.answer.is_some_and(|(_, answer)| answer.is_ok())
+        self.give_up_at.is_none() && self.answer.is_some_and(|(_, answer)| answer.is_ok())
     }
 
     /// Tells whether the last answer is a yes that counts now.

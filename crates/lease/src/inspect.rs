@@ -1,7 +1,6 @@
 //! Looking at a lock without competing for it, and intervening in it.
 //!
-//! A look may not create, acquire, renew or write anything. Only forgetting [`Tasks`] writes results, under the
-//! lock itself.
+//! A look must never create, acquire, renew or write anything. Only a break and forgetting [`Tasks`] write.
 
 use std::time::Duration;
 
@@ -15,12 +14,12 @@ use trafficcop_core::clock::Instant;
 pub(super) const UNREAD: &str =
     "its results of --once cannot be read: 'trafficcop reset --all' forgets them";
 
-// Time limit of a request: that of a renewal.
+// Time limit of a request, like a renewal's.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
 // Time to acquire, look, write and release, under a lease of 15 s.
 pub(super) const FORGETTING: Duration = Duration::from_secs(15);
 
-/// Lock as seen without competing for it.
+/// Looks and interventions, without competing for the lock.
 #[async_trait]
 pub trait Inspector: Send + Sync {
     /// Returns the address, without a secret.
@@ -29,7 +28,7 @@ pub trait Inspector: Send + Sync {
     /// Returns what the store allows.
     fn capabilities(&self) -> Capabilities;
 
-    /// Whether a look can hang: then a second request would wait behind it.
+    /// Whether a look can hang: a second one would only wait behind it.
     fn hangs(&self) -> bool {
         false
     }
@@ -40,15 +39,15 @@ pub trait Inspector: Send + Sync {
     /// `Fatal` if this is no lock or may not be looked at, `Transient` if the state is unknown.
     async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure>;
 
-    /// Lists the locks whose names begin with this name and `suffix`, or a directory's. Leaves out those
-    /// without a record, unless another program leased them for ever.
+    /// Lists the locks whose names begin with this lock's and `suffix`, or those in this directory. Leaves
+    /// out those without a record, unless another program leased them for ever.
     ///
     /// # Errors
     /// As [`Inspector::look`].
     async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure>;
 
-    /// Ends the tenure that was `seen`, and no other, after `period` seconds or at the lease's end. A new
-    /// record names `by`.
+    /// Ends the tenure that was `seen`, and no other, after `period` seconds; `None`: at the lease's end.
+    /// A record of the break names `by`.
     ///
     /// # Errors
     /// As [`Inspector::look`]. After `Transient` the lease may be broken or not.
@@ -74,7 +73,7 @@ pub trait Inspector: Send + Sync {
 /// Interventions that a store allows.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Capabilities {
-    /// Shortest break in seconds, except 0; `None`: the kernel's lock cannot be broken.
+    /// Shortest period of a break in seconds, besides 0; `None`: a kernel's lock cannot be broken.
     pub shortest_break: Option<u8>,
     /// Whether forgetting by force breaks the holder's lease first.
     pub force_breaks: bool,
@@ -103,13 +102,13 @@ pub struct LockStatus {
     pub lock: String,
     /// State.
     pub state: LockState,
-    /// Last record: a new holder, or another program, has not written one.
+    /// Last record, perhaps an earlier holder's: a new one writes later, another program never.
     pub record: Option<Record>,
     /// Whether another program has an endless lease.
     pub foreign: bool,
     /// Bytes of data in a lock's blob, which should have none.
     pub data: u64,
-    /// Problem, in one line.
+    /// The lock's problem, in one line.
     pub problem: Option<String>,
     /// Whether some results cannot be read.
     pub unread: bool,
@@ -131,11 +130,11 @@ impl LockStatus {
 pub enum Broken {
     /// Others are kept out for this long.
     Within(Duration),
-    /// No instance has a lease.
+    /// Nothing was broken: the lease had ended.
     Free,
-    /// The lock was not as shown.
+    /// The lock was no longer as `seen`.
     Changed,
-    /// The holder wrote meanwhile, and nothing was broken.
+    /// The holder wrote meanwhile: another attempt may succeed.
     Overtaken,
 }
 
@@ -144,7 +143,7 @@ pub enum Broken {
 pub enum Tasks {
     /// Those of one key.
     Of(String),
-    /// All, and unreadable text in their place.
+    /// All, including unreadable text in their place.
     All,
 }
 
@@ -156,9 +155,9 @@ impl Tasks {
         unread: bool,
         shown: &TaskLog,
     ) -> Result<TaskLog, ResetResult> {
-        // A person agreed to what was shown.
         let mut left = found.clone();
-        // Unreadable text may hold the named key, so only a reset of all forgets it.
+        // A person agreed to what was shown. Unreadable text may hold the named key, so only a reset of all
+        // forgets it.
         if !self.are_same(shown, found) || unread && *self != Tasks::All {
             return Err(ResetResult::Changed);
         }
@@ -192,7 +191,7 @@ pub enum ResetResult {
     Done,
     /// An instance has the lock.
     Held,
-    /// Others than those shown.
+    /// The results are not those shown.
     Changed,
     /// There are no such results.
     Nothing,

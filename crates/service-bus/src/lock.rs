@@ -1,13 +1,13 @@
 //! The lock of one message, and its settlement.
 //!
 //! # By its token
-//! The lock's token renews and settles through `$management`, which answers on every connection, so a cut
-//! connection costs nothing. Only a release needs the link that delivered the message. Afterwards the message
-//! is abandoned instead, which counts one attempt.
+//! The lock's token renews and settles through `$management`, the queue's management node, which answers on
+//! every connection: a cut connection costs nothing. Only [`Settlement::Release`] needs the link that delivered
+//! the message. Without that link the message is abandoned, which counts one attempt.
 //!
 //! # When a settlement was not answered
-//! It is repeated as long as the lock lasts. If the service then knows no such lock (410), the first one was
-//! done, or the lock was lost before. These cannot be told apart, so the result stays "not confirmed": never
+//! The caller repeats it while the lock lasts. If the service then knows no such lock (410), an earlier attempt
+//! was carried out, or the lock was lost before. These cannot be told apart, so the result stays "not confirmed": never
 //! "failed", and never "done".
 
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -29,22 +29,22 @@ use trafficcop_core::util::lock;
 // Shortest and longest lock that a queue can have.
 const SHORTEST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(300);
-// A message's time under way, and the difference of clocks that NTP keeps.
-const GRAIN: Duration = Duration::from_secs(1);
-// For a lock length that comes from another machine's clock: half a minute is caught even if that clock is off
-// by ten seconds.
+// For an answer's travel time, and the difference that NTP leaves between clocks.
+const TOLERANCE: Duration = Duration::from_secs(1);
+// The latest: a lock of 30 s is renewed in time even if a clock is off by 10 s.
 pub(super) const FIRST_RENEWAL: Duration = Duration::from_secs(20);
 // A slower request is as good as lost: a lock can be as short as this.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
-// Time for which a lock that ended early limits others. The service loses one now and then; with a wrong clock
-// another one ends soon.
-const TAUGHT: Duration = Duration::from_secs(3600);
+// Time for which a lock that ended early limits others. Not for ever: the service loses locks now and then. A
+// wrong clock soon shows again.
+const LIMITED_FOR: Duration = Duration::from_secs(3600);
 
 pub(super) struct Held {
     shared: Arc<SharedConnection>,
     lock: LockToken,
     ticket: Ticket,
     state: tokio::sync::Mutex<MessageLockState>,
+    /// See [`LockDuration::reported`].
     lasts: Mutex<Option<Duration>>,
 }
 
@@ -123,11 +123,12 @@ impl Held {
                     if until.is_some() {
                         state.length = lock_duration.of(until, wall(), t0);
                     }
-                    *lock(&self.lasts) = lock_duration.said(until, sent);
+                    // [`Lock::lasts`] counts from before the request.
+                    *lock(&self.lasts) = lock_duration.reported(until, sent);
                     return Ok(state.length);
                 }
                 Err(error) if error.is_lost() => {
-                    // Otherwise this message's own settlement may have ended it.
+                    // An open settlement may itself have ended the lock.
                     if state.settling.is_none() {
                         let lock_duration = &self.shared.lock_duration;
                         lock_duration.ended_early(state.t0, state.length, Instant::now());
@@ -158,8 +159,8 @@ impl Held {
             _ => how,
         };
         connection.settle(self.lock, by_token, give_up_at).await?;
-        // Only now: before the answer it would be a second settlement. Without it the library keeps 270 bytes
-        // of each message until the connection ends.
+        // Not before the answer: on the link this settles, too. Without it the library keeps 270 bytes of each
+        // message until the connection ends.
         connection.forget(self.ticket, how);
         Ok(())
     }
@@ -175,8 +176,8 @@ pub(super) fn unsettled(why: &str) -> Failure {
     }
 }
 
-/// Closes a message whose lock the service does not know. Sends nothing on the link: a service that was wrong
-/// could still act on it.
+/// Closes a message whose lock the service does not know. Sends nothing on the link: if the service is wrong,
+/// it could still carry that out.
 fn lose(state: &mut MessageLockState, error: &BusError) -> Failure {
     let failure = if state.settling.is_some() {
         unsettled(&error.why())
@@ -241,54 +242,54 @@ impl Lock for Held {
 
 /// Assumed length of a lock.
 ///
-/// The service reports the end of a lock by its own wall clock, never its length. The difference to this
-/// machine's clock counts only between 5 s and 5 min, which a queue can have. Otherwise one of the clocks is
-/// wrong, and `--lock-time` counts, or the shortest lock. The first renewal, after 20 s at the latest, catches
-/// a clock that is off by less. After a lock that ended too early, the following ones count as no longer, for
+/// The service reports the end of a lock by its own wall clock, never its length. `--lock-time` sets it. Without
+/// that, the difference to this machine's clock is the length if a queue can have it (5 s to 5 min). Otherwise
+/// one of the clocks is wrong, and the shortest length is assumed. A smaller error shows at the first renewal,
+/// after 20 s at the latest. After a lock that ended too early, the following ones are limited to its time, for
 /// an hour.
 ///
-/// Nothing here is a deadline: those count from before a request.
+/// No length here is a deadline: those count from before a request.
 #[derive(Debug)]
 pub(super) struct LockDuration {
-    told: Option<Duration>,
-    /// Time that a lock lasted although the service promised more; and when that was.
+    lock_time: Option<Duration>,
+    /// Time after which a lock ended early, and when.
     most: Mutex<Option<(Duration, Instant)>>,
     warned: AtomicBool,
 }
 
 impl LockDuration {
-    pub(super) fn new(told: Option<Duration>) -> LockDuration {
+    pub(super) fn new(lock_time: Option<Duration>) -> LockDuration {
         LockDuration {
-            told,
+            lock_time,
             most: Mutex::new(None),
             warned: AtomicBool::new(false),
         }
     }
 
     pub(super) fn at_first(&self) -> Duration {
-        self.told.unwrap_or(SHORTEST)
+        self.lock_time.unwrap_or(SHORTEST)
     }
 
-    /// Returns the length of a lock that ends at `until`, at `now`: milliseconds since 1970, by the service's
-    /// clock and by this machine's. `at` is `now` by CLOCK_BOOTTIME.
+    /// Returns the length from `now` (this machine's clock) of a lock that ends at `until` (the service's), both
+    /// in milliseconds since 1970. `at` is `now` by CLOCK_BOOTTIME.
     pub(super) fn of(&self, until: Option<i64>, now: i64, at: Instant) -> Duration {
-        if let Some(told) = self.told {
-            return told;
+        if let Some(lock_time) = self.lock_time {
+            return lock_time;
         }
-        let length = self.said(until, now).unwrap_or_else(|| {
+        let length = self.reported(until, now).unwrap_or_else(|| {
             if let Some(until) = until {
                 self.warn(until.saturating_sub(now));
             }
-            // Too short a guess costs renewals; too long a one costs the promise.
+            // Too short a guess costs renewals; with too long a one, a second worker starts.
             SHORTEST
         });
         let most = self.most(at);
         most.map_or(length, |most| length.min(most))
     }
 
-    /// Returns the length of this one lock, unless the user set one or no lock can have it.
-    pub(super) fn said(&self, until: Option<i64>, now: i64) -> Option<Duration> {
-        if self.told.is_some() {
+    /// Returns the length by the service's report, unless the user set one or no queue can have it.
+    pub(super) fn reported(&self, until: Option<i64>, now: i64) -> Option<Duration> {
+        if self.lock_time.is_some() {
             return None;
         }
         plausible(until?.saturating_sub(now))
@@ -296,14 +297,14 @@ impl LockDuration {
 
     fn most(&self, at: Instant) -> Option<Duration> {
         let (most, since) = (*lock(&self.most))?;
-        (at.since(since) < TAUGHT).then_some(most)
+        (at.since(since) < LIMITED_FOR).then_some(most)
     }
 
     /// Notes that a lock from `t0`, with the length `believed`, had ended at `at`.
     pub(super) fn ended_early(&self, t0: Instant, believed: Duration, at: Instant) {
         let after = at.since(t0);
         // The user's value stays: the lock may have been lost in another way.
-        if self.told.is_some() || after >= believed {
+        if self.lock_time.is_some() || after >= believed {
             return;
         }
         // No queue has a shorter lock: the message was lost in another way.
@@ -336,7 +337,7 @@ impl LockDuration {
 
 fn plausible(left: i64) -> Option<Duration> {
     let left = Duration::from_millis(u64::try_from(left).ok()?);
-    (left >= SHORTEST - GRAIN && left <= LONGEST + GRAIN).then(|| left.min(LONGEST))
+    (left >= SHORTEST - TOLERANCE && left <= LONGEST + TOLERANCE).then(|| left.min(LONGEST))
 }
 
 #[cfg(test)]
@@ -405,12 +406,15 @@ mod tests {
         let lock_duration = LockDuration::new(None);
         let second = Duration::from_secs(1);
         ended(&lock_duration, second * 21, 40);
-        let forgotten = START + second * 21 + TAUGHT;
+        let forgotten = START + second * 21 + LIMITED_FOR;
         assert_eq!(seconds_at(&lock_duration, 40, forgotten - second), 21);
         assert_eq!(seconds_at(&lock_duration, 40, forgotten), 40);
         let ends = forgotten + second * 30;
         lock_duration.ended_early(forgotten, second * 40, ends);
-        assert_eq!(seconds_at(&lock_duration, 40, ends + TAUGHT - second), 30);
-        assert_eq!(seconds_at(&lock_duration, 40, ends + TAUGHT), 40);
+        assert_eq!(
+            seconds_at(&lock_duration, 40, ends + LIMITED_FOR - second),
+            30
+        );
+        assert_eq!(seconds_at(&lock_duration, 40, ends + LIMITED_FOR), 40);
     }
 }

@@ -159,7 +159,7 @@ impl HeldSession {
                 if until.is_some() {
                     term.1 = lock_duration.of(until, wall(), t0);
                 }
-                *lock(&self.lasts) = lock_duration.said(until, sent);
+                *lock(&self.lasts) = lock_duration.reported(until, sent);
                 // If the link ended meanwhile, `lost` and the next call report that.
                 Ok(())
             }

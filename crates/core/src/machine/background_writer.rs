@@ -1,6 +1,6 @@
 //! Writes to a disk on a thread of their own, because they can hang.
 //!
-//! A caller of `put` never waits for the work: the worker reports errors. Work that a caller waits for is
+//! A caller of `put` never waits, so the work itself reports its errors. Work that a caller waits for is
 //! started with [`apart`], which, unlike the runtime's own pool, never panics if no thread is available.
 
 use std::collections::VecDeque;
@@ -37,6 +37,7 @@ pub fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
     let Err(why) = started else {
         return Ok(told);
     };
+    // Still there, since no thread ran.
     take(&place).map_or(Ok(told), |job| Err((why, job)))
 }
 
@@ -59,13 +60,13 @@ impl<T> WriterQueue<T> {
     }
 }
 
-/// Queue, with the thread that works it off. Dropping it waits a while for that.
+/// Queue, with a thread that works through it. Dropping it waits for the work, 2 s at most.
 pub struct BackgroundWriter<T> {
     shared: Arc<WriterQueue<T>>,
 }
 
 impl<T: Send + 'static> BackgroundWriter<T> {
-    /// Starts the thread. If that fails, logs one warning and drops all later work.
+    /// Starts the thread. If that fails, warns once that `name` is not kept, and drops all work.
     #[must_use]
     pub fn new(
         name: &'static str,
@@ -80,7 +81,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         if let Err(why) = started {
             tracing::warn!("cannot keep the {name}: no thread can be started: {why}");
             let mut pending = writer.shared.lock();
-            // Else the drop would wait in vain.
+            // Else the drop would wait for a thread.
             (pending.closed, pending.idle) = (true, true);
         }
         writer
@@ -100,11 +101,11 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         }
     }
 
-    /// Adds to the queue, unless `most` wait already: then returns `false`. Does not block.
+    /// Queues the work, or drops it without a thread. Returns `false` if `most` wait already. Does not block.
     pub fn put(&self, one: T, most: usize) -> bool {
         let mut pending = self.shared.lock();
         if pending.closed {
-            // The warning said so.
+            // No thread: `new` has warned.
             return true;
         }
         // A disk that hangs for hours must not use up the memory.
@@ -125,7 +126,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
 }
 
 impl<T> BackgroundWriter<T> {
-    /// Waits until the queue is empty, at most for `limit`.
+    /// Waits until all work is done, at most for `limit`.
     pub fn finish(&self, limit: Duration) {
         let pending = self.shared.lock();
         let busy = |pending: &mut Pending<T>| !pending.waiting.is_empty() || !pending.idle;
@@ -139,7 +140,6 @@ impl<T> BackgroundWriter<T> {
 
 impl<T> Drop for BackgroundWriter<T> {
     fn drop(&mut self) {
-        // The disk may hang.
         self.finish(FLUSH_TIMEOUT);
         self.shared.lock().closed = true;
         self.shared.changed.notify_all();
@@ -158,7 +158,7 @@ fn serve<T>(shared: &WriterQueue<T>, work: &mut impl FnMut(T)) {
         } else if pending.closed {
             return;
         } else {
-            // `finish` sleeps on the same condition.
+            // `finish` waits for this.
             pending.idle = true;
             shared.changed.notify_all();
             pending = shared

@@ -1,6 +1,6 @@
 //! Requests to a drive: system calls, and their answers as values.
 //!
-//! In a simulation the tests' drive answers. No request may be sent twice.
+//! In a simulation the tests' drive answers. A request without an answer must not be repeated.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -26,19 +26,19 @@ pub enum Call {
     RemoveDirectory(PathBuf),
     /// Removes a file.
     RemoveFile(PathBuf),
-    /// Renames to where nothing is, or an empty directory.
+    /// Renames a directory, at most over an empty one.
     Rename(PathBuf, PathBuf),
     /// Reads attributes; follows a link.
     Stat(PathBuf),
     /// Reads attributes; does not follow a link.
     StatLink(PathBuf),
-    /// Reads attributes in this directory, which is opened first: that drops a client's stale names.
+    /// Reads a name's attributes in this directory. Opening it makes a network client drop stale names.
     StatIn(PathBuf, String),
     /// Lists a directory.
     List(PathBuf),
-    /// Reads a file, up to just beyond a hint's size.
+    /// Reads a file, one byte beyond a record's size at most; follows no link.
     Read(PathBuf),
-    /// Reads a file in this directory; follows no link.
+    /// Like [`Call::Read`], in this directory.
     ReadIn(PathBuf, &'static str),
     /// Writes a file from its beginning.
     Write {
@@ -81,7 +81,7 @@ pub struct Found {
     pub device: u64,
     /// Number of its owner.
     pub owner: u32,
-    /// Whether its mode lets other users write.
+    /// Whether its mode lets its group or others write.
     pub is_others_to_write: bool,
 }
 
@@ -98,7 +98,7 @@ pub enum Answer {
     Bytes(Vec<u8>),
 }
 
-/// Drive of a simulation, carried by its clock.
+/// Drive of a simulation, whose clock brings it to each thread.
 #[cfg(debug_assertions)]
 pub trait Drive: Send + Sync {
     /// Answers, in the thread that asks.
@@ -218,11 +218,11 @@ pub(super) fn carry_out(call: Call) -> io::Result<Answer> {
             let names = fs::read_dir(path)?.map(|entry| Ok(entry?.file_name()));
             Answer::Names(names.collect::<io::Result<Vec<_>>>()?)
         }
-        Call::Read(path) => Answer::Bytes(whole(quietly().read(true).open(path)?)?),
+        Call::Read(path) => Answer::Bytes(read_limited(quietly().read(true).open(path)?)?),
         Call::ReadIn(path, name) => {
             let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
             let file = openat(directory(&path)?, name, flags, Mode::empty())?;
-            Answer::Bytes(whole(File::from(file))?)
+            Answer::Bytes(read_limited(File::from(file))?)
         }
         Call::Write {
             path,
@@ -282,12 +282,12 @@ fn since_1970(seconds: i64, nanos: i64) -> Duration {
 }
 
 fn directory(path: &Path) -> nix::Result<OwnedFd> {
-    // Another user could link to the versions of another lock.
+    // No link: another user could make one to another lock's versions.
     let flags = OFlag::O_RDONLY | OFlag::O_DIRECTORY | OFlag::O_CLOEXEC | OFlag::O_NOFOLLOW;
     open(path, flags, Mode::empty())
 }
 
-/// Options that do not wait at a fifo, take no terminal, and follow no link, which would be a trap.
+/// Options that do not wait at a fifo, take no terminal, and follow no link.
 const QUIETLY: i32 = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
 
 fn quietly() -> OpenOptions {
@@ -310,7 +310,7 @@ fn put(path: &Path, new: bool, bytes: &[u8]) -> io::Result<()> {
         file.sync_data()
     };
     match write(libc::O_DIRECT, new) {
-        // A local disk has its own alignment. By then this call has made the file.
+        // O_DIRECT fails on a disk with another alignment, perhaps after making the file.
         Err(error) if error.raw_os_error() == Some(libc::EINVAL) => {
             write(0, new && !path.try_exists().unwrap_or(false))
         }
@@ -318,7 +318,7 @@ fn put(path: &Path, new: bool, bytes: &[u8]) -> io::Result<()> {
     }
 }
 
-fn whole(file: File) -> io::Result<Vec<u8>> {
+fn read_limited(file: File) -> io::Result<Vec<u8>> {
     let mut bytes = Vec::with_capacity(WIDTH);
     file.take(WIDTH as u64 + 1).read_to_end(&mut bytes)?;
     Ok(bytes)

@@ -1,7 +1,7 @@
 //! Release of the lock, records of own versions, and notes by which the guardian can release.
 //!
-//! It must never note a version that may be another's, nor clear a note before others can read that the lock is
-//! free.
+//! This module must never note a version that may be another instance's, nor clear a note before others can
+//! read that the lock is free.
 
 use super::chain::{Chain, Tenure};
 use super::release;
@@ -22,21 +22,22 @@ impl Chain {
                 record.version
             }
             None if self.has_nothing() => {
-                self.ends();
+                self.end_tenure();
                 return Ok(());
             }
-            None => match self.give_back() {
+            None => match self.make_released_version() {
                 Ok(version) => version,
+                // Never granted: nothing to release.
                 Err(Failure::Lost { .. }) if self.state().tenure.is_none() => return Ok(()),
                 Err(failure) => {
                     if let Failure::Lost { .. } = failure {
-                        self.ends();
+                        self.end_tenure();
                     }
                     return Err(failure);
                 }
             },
         };
-        // Others need one of the two, and one can hang behind a machine that is cut off.
+        // Others need the record or the hint: one write can hang behind a client that is cut off.
         let written = self.writer.outcome(version, give_up_at, Wanted::Either);
         if written.record || written.hint {
             self.state().unwritten = None;
@@ -49,14 +50,13 @@ impl Chain {
         )))
     }
 
-    /// Makes the version that releases the lock.
-    fn give_back(&self) -> Result<Version, Failure> {
+    fn make_released_version(&self) -> Result<Version, Failure> {
         let granted = self.state().tenure.clone();
         let version = self.step()?;
         let tenure = match granted {
             Some(tenure) => tenure,
-            // An abandoned attempt obtained it.
-            None => self.of_before(version)?,
+            // An abandoned attempt obtained the lock.
+            None => self.ungranted_tenure(version)?,
         };
         let record = self.write(version, true, &tenure);
         let mut state = self.state();
@@ -66,19 +66,19 @@ impl Chain {
         Ok(version)
     }
 
-    fn ends(&self) {
+    fn end_tenure(&self) {
         self.state().tenure = None;
         self.forget();
     }
 
-    /// Has a version's record written and noted for the guardian.
+    /// Queues a version's record, and notes it for the guardian if certainly own.
     pub(super) fn write(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
         let record = self.record_of(version, released, tenure);
         let (own, t0) = {
             let state = self.state();
             (state.observed.own(), state.observed.t0())
         };
-        // The guardian makes the version after this one: note only a certain own version.
+        // The guardian makes the version after this one: note it only if certainly own.
         if let Some(t0) = t0.filter(|_| own == Some(version)) {
             self.leave_note(t0, &record);
         }
@@ -92,6 +92,7 @@ impl Chain {
         released: bool,
         tenure: &Tenure,
     ) -> VersionRecord {
+        // Only for nonce and lease.
         let claim = self.state().observed.claim(false);
         VersionRecord {
             version,
@@ -113,6 +114,7 @@ impl Chain {
         }
     }
 
+    /// Clears the note.
     pub(super) fn forget(&self) {
         if let Some(memory) = &self.memory {
             release::forget(&**memory, self.share.path());

@@ -287,7 +287,7 @@ impl Chain {
     }
 
     /// Returns a tenure that was never granted, with the results.
-    pub(super) fn of_before(&self, version: Version) -> Result<Tenure, Failure> {
+    pub(super) fn ungranted_tenure(&self, version: Version) -> Result<Tenure, Failure> {
         let Carried { once, unread } = self.carried(&Look {
             version: version - 1,
             record: self.share.record(version - 1),
