@@ -25,7 +25,6 @@ use crate::core::{Notice, WatchdogWord, WorkloadEvent};
 use crate::driver::{Observation, Observer};
 use crate::guardian::HealthCheck;
 use crate::report;
-use crate::units::show;
 use crate::util::lock;
 pub(crate) use socket::{PRIVATE, Surroundings, VARIABLE};
 use socket::{Proxy, Socket};
@@ -210,17 +209,9 @@ impl ServiceManager {
             .collect()
     }
 
-    /// Warns if the service manager's watchdog is too slow for this lease: while supervisor and guardian are both
-    /// stopped, only it ends the command before the lease ends.
-    pub(crate) fn warn_of_slow_watchdog(&self, lease: Duration) {
-        if let Some(span) = self.0.state().watchdog.filter(|span| *span * 2 >= lease) {
-            let (span, most) = (show(span), show(lease * 4 / 10));
-            tracing::warn!(
-                "WatchdogSec={span} is not below half of the lease of {}: the command could outlive its lease if \
-                 trafficcop and its guardian are both frozen; set WatchdogSec={most}",
-                show(lease)
-            );
-        }
+    /// Returns the period of the service manager's watchdog.
+    pub(crate) fn watchdog(&self) -> Option<Duration> {
+        self.0.state().watchdog
     }
 
     /// Waits for an urgent watchdog message. Cancel-safe.
@@ -234,8 +225,7 @@ impl ServiceManager {
     /// # Panics
     /// Outside of a tokio runtime.
     pub(crate) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
-        let watchdog = self.0.state().watchdog;
-        if let Some(span) = watchdog {
+        if let Some(span) = self.watchdog() {
             tokio::spawn(state::feed(Arc::clone(&self.0), health_check, span));
         }
         let sockets = self.0.state().proxy.as_ref().map(Proxy::sockets);

@@ -368,10 +368,10 @@ pub const FOR_THE_COMMAND: Rows<'_> = rows! {
 pub const EXAMPLES: Rows<'_> = rows! {
     "A line in the crontab of ten machines; one of them runs it each day (days meet at midnight UTC: \
      start it well before or after that hour):" =>
-        "trafficcop run -q --once-key nightly --once-per 1d --blob locks/db -- backup",
-    "The same on a shared drive, with three attempts each day:" =>
+        "trafficcop run -q --once-key nightly --once-per 1d --once-attempts 3 --blob locks/db -- backup",
+    "The same on a shared drive:" =>
         "trafficcop run -q --once-key nightly --once-per 1d --once-attempts 3 --file \
-        /mnt/share/nightly.lock -- /opt/nightly",
+        /mnt/share/locks/nightly.lock -- /opt/nightly",
     "A start-up task of many machines; one does it, the others wait until it is done:" =>
         "trafficcop run --once-key v7 --blob locks/migrate -- ./migrate",
     "A service that runs on one machine and moves when that machine fails:" =>

@@ -65,8 +65,16 @@ impl Observers {
             config.health.rules.watchdog.is_some(),
         );
         let terms = store.info();
-        if let Some((service_manager, lease)) = service_manager.as_ref().zip(terms.lease) {
-            service_manager.warn_of_slow_watchdog(lease);
+        let watchdog = service_manager.as_ref().and_then(ServiceManager::watchdog);
+        if let Some((span, lease)) = watchdog.zip(terms.lease)
+            && span * 2 >= lease
+        {
+            // While supervisor and guardian are both frozen, only the watchdog ends the command in time.
+            tracing::warn!(
+                "WatchdogSec={span:?} is not below half of the lease of {lease:?}: the command could outlive its \
+                 lease if trafficcop and its guardian are both frozen; set WatchdogSec={:?}",
+                lease * 4 / 10
+            );
         }
         let who = Instance {
             identity: candidate.identity.clone(),

@@ -63,7 +63,8 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
         fault: "trafficcop (the supervisor) is SIGKILLed or crashes",
         happens: "The guardian sends the stop signal, and SIGKILL after the grace. When the tree is gone it gives the \
             lock back.",
-        how_long: "At most `--grace-on-loss` (on a local file `--grace`).",
+        how_long: "At most `--grace-on-loss` (on a local file `--grace`). Where trafficcop is process 1 of a killed \
+            container, see L2.",
         shown: &[
             ("faults", &["KillSupervisor"]),
             (
@@ -871,7 +872,8 @@ pub(crate) const LIMITS: &[Limit] = &[
     Limit {
         what: "Supervisor *and* guardian are SIGKILLed at the same time: the command dies, its children may live on",
         answer: "Use `--contain pidns`, or a unit with `KillMode=mixed`. With `cgroup` the next instance on that \
-            machine kills the rest first.",
+            machine kills the rest first. A killed container is such a case: the next instance gets control when the lease \
+            has expired.",
         shown: &[
             ("faults", &["KillBoth"]),
             ("supervise", &["both_killed_at_once"]),
