@@ -124,7 +124,11 @@ impl Shelf {
             // In some schedules every text is torn, and always alike: an unchanged one is watched.
             let half = text.len() / 2;
             let kept = [half, half, self.rng.usize(0..text.len() - 1), text.len()];
-            let choices = if self.torn_until % 2 == 0 { 0..1 } else { 0..4 };
+            let choices = if self.torn_until.is_multiple_of(2) {
+                0..1
+            } else {
+                0..4
+            };
             text.truncate(kept[self.rng.usize(choices)]);
             self.count("torn texts");
         }
