@@ -41,6 +41,7 @@ unsafe impl<T: Shared> Sync for Mapping<T> {}
 impl<T: Shared> Mapping<T> {
     pub(super) fn new() -> nix::Result<Mapping<T>> {
         let access = ProtFlags::PROT_READ | ProtFlags::PROT_WRITE;
+        // SAFETY: new memory, at an address of the kernel's choice.
         let memory = unsafe { mmap_anonymous(None, T::LENGTH, access, MapFlags::MAP_SHARED) }?;
         Ok(Mapping(memory.cast()))
     }

@@ -71,7 +71,11 @@ fn command_whose_message_expires_may_finish() {
         std::fs::write(&go, "").unwrap();
         let done = running.finish();
         assert_ended(&done, code, row);
-        assert!(!done.stderr.contains("at the same time"), "{}", done.stderr);
+        assert!(
+            !done.stderr.contains("at the same time as"),
+            "{}",
+            done.stderr
+        );
         assert_eq!(mailbox.poison().exists(), code == 65);
     }
 }
@@ -105,7 +109,7 @@ fn command_whose_queue_is_deleted_may_finish_and_then_the_worker_is_idle() {
     assert_ended(&done, 0, "there was no message for --idle-exit");
     assert!(
         done.stderr.contains("expired, attempt 1, exit 0")
-            && !done.stderr.contains("at the same time"),
+            && !done.stderr.contains("at the same time as"),
         "{}",
         done.stderr
     );

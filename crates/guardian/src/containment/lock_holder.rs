@@ -28,6 +28,7 @@ const LONGEST_NAP: u8 = 50;
 /// Those of fork(2).
 pub fn start(lock: BorrowedFd<'_>, namespace: &Pidns) -> io::Result<i32> {
     let quiet = Quiet::begin();
+    // SAFETY: the child makes system calls only.
     match unsafe { raw::fork() }? {
         Forked::Parent(pid) => {
             drop(quiet);

@@ -96,7 +96,7 @@ async fn a_token_never_goes_back_whatever_a_record_says_of_it() {
 async fn a_version_at_the_greatest_number_is_refused_in_words() {
     let record = Written::new(u64::MAX, "released").text();
     let (_directory, path) = lock_with(u64::MAX, record.as_bytes());
-    assert_fatal(&refusal(&open(&path, "a")).await, "greatest there is");
+    assert_fatal(&refusal(&open(&path, "a")).await, "is the greatest");
     // The last possible version can only be acquired.
     let record = Written::new(u64::MAX - 1, "released").text();
     let (_directory, path) = lock_with(u64::MAX - 1, record.as_bytes());
