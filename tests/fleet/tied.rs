@@ -465,7 +465,7 @@ pub(crate) fn explain(plan: Plan, way: &[Step], why: String) -> String {
 #[test]
 fn the_search_s_model_does_what_ships() {
     let first = number("TIED_SEED", 1);
-    let count = number("TIED_COUNT", 300);
+    let count = number("TIED_COUNT", 150);
     let began = std::time::Instant::now();
     let (mut steps, mut ticks) = (0, 0);
     let mut tally = BTreeMap::new();
