@@ -116,7 +116,7 @@ struct Owes {
 
 impl ServiceManager {
     /// Opens the connection to the service manager, if there is one, and a socket for each command. Commands that are
-    /// `watched` get one even without it.
+    /// `watched` get one even without it. `lock`: how long the lock lasts without a renewal.
     #[must_use]
     pub(crate) fn open(
         here: &Surroundings<'_>,
@@ -124,6 +124,7 @@ impl ServiceManager {
         words: &str,
         commands: usize,
         watched: bool,
+        lock: Option<Duration>,
     ) -> Option<ServiceManager> {
         let socket = here.socket().and_then(|name| {
             let socket = Socket::open(&name).inspect_err(|why| {
@@ -145,9 +146,20 @@ impl ServiceManager {
             tracing::warn!("the command cannot report that it is ready: ready means started");
             ready = Ready::Held;
         }
+        let watchdog = here.watchdog().filter(|_| socket.is_some());
+        if let Some((span, lock)) = watchdog.zip(lock)
+            && span * 2 >= lock
+        {
+            // While supervisor and guardian are both frozen, only the watchdog ends the command in time.
+            tracing::warn!(
+                "WatchdogSec={span:?} is not below half of the lock's {lock:?}: the command could outlive the \
+                 lock if trafficcop and its guardian are both frozen; set WatchdogSec={:?}",
+                lock * 4 / 10
+            );
+        }
         let state = State {
             proxy,
-            watchdog: here.watchdog().filter(|_| socket.is_some()),
+            watchdog,
             socket,
             heard: Heard::default(),
             ready,
@@ -209,11 +221,6 @@ impl ServiceManager {
             .collect()
     }
 
-    /// Returns the period of the service manager's watchdog.
-    pub(crate) fn watchdog(&self) -> Option<Duration> {
-        self.0.state().watchdog
-    }
-
     /// Waits for an urgent watchdog message. Cancel-safe.
     pub(crate) async fn is_urgent(&self) {
         self.0.urgent.notified().await;
@@ -225,7 +232,8 @@ impl ServiceManager {
     /// # Panics
     /// Outside of a tokio runtime.
     pub(crate) fn begin(&self, health_check: Vec<Arc<HealthCheck>>) {
-        if let Some(span) = self.watchdog() {
+        let watchdog = self.0.state().watchdog;
+        if let Some(span) = watchdog {
             tokio::spawn(state::feed(Arc::clone(&self.0), health_check, span));
         }
         let sockets = self.0.state().proxy.as_ref().map(Proxy::sockets);

@@ -62,7 +62,7 @@ impl<'a> Named<'a> {
                     Ok(Named::Store(helper, name))
                 }
                 _ => Err(UsageError::new(format!(
-                    "--store {store}: name a helper and its entry (list: or a prefix), as in --store etcd:locks/x"
+                    "--store {store}: name a helper and its entry (for list, a prefix), as in --store etcd:locks/x"
                 ))),
             },
             _ => Err(UsageError::new(

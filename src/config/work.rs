@@ -329,6 +329,15 @@ impl Source {
         }
     }
 
+    /// Returns how long a message's lock lasts, if that does not depend on the queue.
+    pub(crate) fn lock_time(&self) -> Option<Duration> {
+        match self {
+            Source::Storage(storage) => Some(storage.lock_time),
+            #[cfg(feature = "service-bus")]
+            Source::ServiceBus(bus) => bus.lock_time,
+        }
+    }
+
     /// Returns `None` to leave it to the queue.
     fn attempts(&self) -> Option<u32> {
         match self {

@@ -15,7 +15,7 @@ fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, ServiceMan
         variable: &variable,
         pid: 7,
     };
-    let service_manager = ServiceManager::open(&here, ready, word, 1, false).unwrap();
+    let service_manager = ServiceManager::open(&here, ready, word, 1, false, None).unwrap();
     (manager, service_manager)
 }
 

@@ -57,25 +57,15 @@ impl Observers {
             shared_status: shared_status.clone(),
             prepares: config.roles.standby.is_some() || config.roles.on_acquire.is_some(),
         };
+        let terms = store.info();
         let service_manager = ServiceManager::open(
             &Surroundings::ours(&|name| std::env::var_os(name)),
             config.ready,
             "competing",
             1,
             config.health.rules.watchdog.is_some(),
+            terms.lease,
         );
-        let terms = store.info();
-        let watchdog = service_manager.as_ref().and_then(ServiceManager::watchdog);
-        if let Some((span, lease)) = watchdog.zip(terms.lease)
-            && span * 2 >= lease
-        {
-            // While supervisor and guardian are both frozen, only the watchdog ends the command in time.
-            tracing::warn!(
-                "WatchdogSec={span:?} is not below half of the lease of {lease:?}: the command could outlive its \
-                 lease if trafficcop and its guardian are both frozen; set WatchdogSec={:?}",
-                lease * 4 / 10
-            );
-        }
         let who = Instance {
             identity: candidate.identity.clone(),
             host: candidate.host.clone(),

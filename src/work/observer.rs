@@ -72,6 +72,7 @@ impl WorkerObserver {
                 "looking at the queue",
                 config.concurrency,
                 false,
+                config.source.lock_time(),
             ),
             server: None,
         })))

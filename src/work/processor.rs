@@ -130,8 +130,8 @@ impl MessageProcessor {
         } else if let Some(settlement) = &decision.settlement {
             let _ = self.meanwhile(held.settle(settlement)).await;
         }
-        let owner = Owner::of(message);
-        self.done(&owner, held, decision, None, context)
+        let info = MessageInfo::of(message);
+        self.done(&info, held, decision, None, context)
     }
 
     async fn run(
@@ -141,8 +141,8 @@ impl MessageProcessor {
         state: Option<&SessionState>,
         context: &ProcessorContext,
     ) -> Done {
-        let owner = Owner::of(&message);
-        let (id, attempt) = (owner.id.clone(), owner.attempt);
+        let info = MessageInfo::of(&message);
+        let (id, attempt) = (info.id.clone(), info.attempt);
         let budget = context.budget(&message);
         let env = message_io::environment(&context.queue, &message, context.rules.max_attempts);
         let message_io = match self.meanwhile(hand_over(message, state, context)).await {
@@ -161,24 +161,24 @@ impl MessageProcessor {
                 let _ = self.meanwhile(held.settle(&Settlement::Release)).await;
                 return Done {
                     no_handover: (!is_leaving).then(|| why.to_string()),
-                    ..self.done(&owner, &held, decision, None, context)
+                    ..self.done(&info, &held, decision, None, context)
                 };
             }
         };
         if context.rules.at_most_once
-            && let Some(decision) = self.settle_first(&owner.id, &held, context).await
+            && let Some(decision) = self.settle_first(&info.id, &held, context).await
         {
             if message_io.is_on_disk() {
                 self.meanwhile(removed(message_io)).await;
             }
-            return self.done(&owner, &held, decision, None, context);
+            return self.done(&info, &held, decision, None, context);
         }
         // The lock counts from the take: the disk's time is not added.
         let tenure = Tenure::new(context.tenure(budget), Instant::now());
         let mut message_observer =
             context
                 .observer
-                .message_observer(&id, owner.session.as_deref(), self.number);
+                .message_observer(&id, info.session.as_deref(), self.number);
         let mut workload = MessageWorkload {
             handle: &mut self.handle,
             hurry: context.hurry.clone(),
@@ -252,7 +252,7 @@ impl MessageProcessor {
             self.meanwhile(held.retry_after(delay, &budget, leaving))
                 .await;
         }
-        self.done(&owner, &held, decision, Some((&progress, &ending)), context)
+        self.done(&info, &held, decision, Some((&progress, &ending)), context)
     }
 
     /// Completes the message before its command; returns a decision against the start.
@@ -296,7 +296,7 @@ impl MessageProcessor {
 
     fn done(
         &self,
-        owner: &Owner,
+        info: &MessageInfo,
         held: &MessageLease,
         decision: Decision,
         ran: Option<(&Progress, &Ending)>,
@@ -321,9 +321,9 @@ impl MessageProcessor {
         let exit = progress.and_then(|progress| progress.exit);
         let overlap = ending.is_some_and(|ending| ending.overlap);
         context.observer.message(&MessageRow {
-            id: crate::report::plain(&owner.id),
-            session: owner.session.as_deref().map(crate::report::plain),
-            attempt: owner.attempt,
+            id: crate::report::plain(&info.id),
+            session: info.session.as_deref().map(crate::report::plain),
+            attempt: info.attempt,
             outcome: outcome.word(),
             reason: decision.reason.map(str::to_owned),
             detail: detail.as_deref().map(crate::report::plain),
@@ -359,24 +359,24 @@ impl MessageProcessor {
                 || progress.is_some_and(|progress| progress.stuck),
             overlap,
             put_aside,
-            taken: owner.taken,
+            taken: info.taken,
             earlier: 0,
             idle_since: None,
         }
     }
 }
 
-struct Owner {
+struct MessageInfo {
     id: String,
     session: Option<String>,
     attempt: u32,
     taken: Instant,
 }
 
-impl Owner {
-    fn of(message: &Message) -> Owner {
+impl MessageInfo {
+    fn of(message: &Message) -> MessageInfo {
         let session = message.lock.session();
-        Owner {
+        MessageInfo {
             id: message.id.clone(),
             session: session.map(|session| session.id().to_owned()),
             attempt: message.attempt,

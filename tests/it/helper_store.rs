@@ -436,7 +436,7 @@ fn doctor_finds_a_helper_that_damages_a_text_and_one_that_fails() {
         ),
         (
             "echo 'ERROR: no such table' >&2; echo 'LINE 1: ^' >&2; exit 3",
-            "(ERROR: no such table): make its calls work by hand first",
+            "(ERROR: no such table): try its calls by hand",
         ),
     ] {
         let scene = scene();
@@ -456,6 +456,18 @@ fn periods_are_refused_where_the_helper_has_no_clock() {
     assert_eq!(finished.ended, Ended::Code(69), "{finished:?}");
     assert!(finished.stderr.contains("no verb 'time'"), "{finished:?}");
     assert_eq!(finished.stdout, "", "{finished:?}");
+}
+
+#[test]
+fn clock_of_a_shell_that_fails_for_a_moment_is_asked_again() {
+    let scene = scene();
+    let code = "[ \"$1\" != time ] || [ -e \"$STORE/failed\" ] || { : >\"$STORE/failed\"; \
+                echo 'sh: Cannot fork' >&2; exit 2; }";
+    fault(&scene, "before", code);
+    let once = ["--once-per", "1h"];
+    let finished = run(&scene, "one").args(once).shell("echo ran").finish();
+    assert_eq!(finished.ended, Ended::Code(0), "{finished:?}");
+    assert_eq!(finished.stdout, "ran\n", "{finished:?}");
 }
 
 #[test]

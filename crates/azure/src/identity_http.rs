@@ -230,9 +230,10 @@ mod tests {
     #[test]
     fn only_the_error_of_an_answer_is_shown() {
         let body = concat!(
-        r#"{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret provided. "#,
-        r#"Trace ID: 1\r\nCorrelation ID: 2","x":"y"}"#
-    ).as_bytes();
+            r#"{"error":"invalid_client","error_description":"AADSTS7000215: Invalid client secret provided. "#,
+            r#"Trace ID: 1\r\nCorrelation ID: 2","x":"y"}"#
+        )
+        .as_bytes();
         let (text, passing) = said(body);
         assert_eq!(
             text,

@@ -50,13 +50,7 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, pro
     let proof = mount.proof();
     findings.add(match shared {
         true => of_shared_mount(&mount, promised),
-        false => Check::ok(
-            "mount",
-            format!(
-                "{}, on this machine only: no other machine sees this lock",
-                mount.kind
-            ),
-        ),
+        false => Check::ok("mount", format!("{}: on this machine only", mount.kind)),
     });
     if !shared && mount::is_cleaned(&path) {
         let found = "below /tmp or /var/tmp, where cleaners such as systemd-tmpfiles remove files that look old";

@@ -27,11 +27,9 @@ pub(super) fn examine(findings: &mut Findings, helper: &str, name: &str, budget:
     let found = races.as_ref().map(|_| {
         format!("{ROUNDS} races of 8 writers with one tag had one winner each, and texts came back whole")
     });
+    let program = helper.program.display();
     let advice = match &races {
-        Err(Failure::Transient { .. }) => format!(
-            "make its calls work by hand first: {} get {name}",
-            helper.program.display()
-        ),
+        Err(Failure::Transient { .. }) => format!("try its calls by hand: {program} get {name}"),
         _ => String::new(),
     };
     findings.add(Check::of("tags", found, &advice));

@@ -266,3 +266,20 @@ fn a_socket_that_is_gone_costs_a_worker_one_line_and_nothing_else() {
         finished.stderr
     );
 }
+
+#[test]
+fn watchdog_that_is_not_below_half_of_the_message_s_lock_is_warned_of() {
+    for (micros, warned) in [("5000000", 1), ("4900000", 0)] {
+        let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
+        let manager = Manager::at(&scene, "manager");
+        mailbox.put("x");
+        let finished = service(&scene, &manager, &mailbox)
+            .args(["--once", "--lock-time", "10s"])
+            .env("WATCHDOG_USEC", micros)
+            .command(["true"])
+            .finish();
+        assert_eq!(finished.ended, Ended::Code(0), "{}", finished.stderr);
+        let count = finished.stderr.matches("; set WatchdogSec=4s").count();
+        assert_eq!(count, warned, "{}", finished.stderr);
+    }
+}

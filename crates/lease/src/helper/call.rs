@@ -131,7 +131,7 @@ impl Helper {
         let (tag, text) = stdout.split_at(end.unwrap_or(stdout.len()));
         let tag = std::str::from_utf8(tag).unwrap_or_default().trim_end();
         if tag.is_empty() || tag.len() > TAG {
-            return Err(self.doubt("get", "its first line is no tag: correct it"));
+            return Err(self.doubt("get", "its first line is no tag: correct the helper"));
         }
         let entry = Entry {
             tag: tag.to_owned(),
@@ -158,7 +158,8 @@ impl Helper {
         let finished = self.call(&["time"], b"", give_up_at)?;
         match finished.status.code() {
             Some(0) => {}
-            Some(NO_VERB) => {
+            // A shell that fails exits 2, too, and says why.
+            Some(NO_VERB) if finished.said.trim().is_empty() => {
                 let why = "its helper has no verb 'time', which --once-per needs: add it (trafficcop-store(7))";
                 return Err(fatal(self.about(why)));
             }
@@ -204,12 +205,7 @@ impl Helper {
             (Some(status), _) => format!("exit status {status}"),
             (None, signal) => format!("killed by signal {}", signal.unwrap_or(0)),
         };
-        let mut lines = finished.said.lines().filter(|line| !line.trim().is_empty());
-        // Clients print the error first and details below it, or a log first.
-        let is_error =
-            |line: &&str| !line.starts_with('{') && line.to_lowercase().contains("error:");
-        let said = lines.clone().find(is_error).or_else(|| lines.next_back());
-        let said = said.map_or(String::new(), |line| format!(" ({})", plain(line.trim())));
+        let said = reason(&finished.said).map_or(String::new(), |line| format!(" ({line})"));
         self.doubt(verb, &format!("{how}{said}"))
     }
 
@@ -255,29 +251,32 @@ impl Helper {
         }
     }
 
-    /// Logs the last line of stderr, at most once a second.
+    /// Logs the reason on stderr, at most once a second.
     fn log(&self, said: &str) {
         static LAST: Mutex<Option<Instant>> = Mutex::new(None);
-        let Some(line) = said.lines().rfind(|line| !line.trim().is_empty()) else {
+        let Some(line) = reason(said) else {
             return;
         };
         let (now, mut last) = (Instant::now(), lock(&LAST));
         if last.is_none_or(|last| now.since(last) >= Duration::from_secs(1)) {
             *last = Some(now);
-            tracing::info!(
-                "{}: the helper reports: {}",
-                self.address(),
-                plain(line.trim())
-            );
+            tracing::info!("{}: the helper reports: {line}", self.address());
         }
     }
 
     fn cannot_run(&self, error: &std::io::Error) -> String {
-        format!(
-            "the helper {} cannot be run: {error}",
-            self.program.display()
-        )
+        let program = self.program.display();
+        format!("the helper {program} cannot be run: {error}")
     }
+}
+
+/// Returns the line of stderr that names an error, else the last.
+fn reason(said: &str) -> Option<String> {
+    let mut lines = said.lines().filter(|line| !line.trim().is_empty());
+    // Clients print the error first and details below it, or a log first.
+    let is_error = |line: &&str| !line.starts_with('{') && line.to_lowercase().contains("error:");
+    let line = lines.clone().find(is_error).or_else(|| lines.next_back())?;
+    Some(plain(line.trim()).into())
 }
 
 struct Group {
@@ -337,7 +336,7 @@ impl Group {
                 }
             }
             if !read(&mut stdout, &mut answer, TEXT + TAG + 1) {
-                return Err("it prints more than 64 KiB: correct it");
+                return Err("it prints more than 64 KiB: correct the helper");
             }
             read(&mut stderr, &mut said, usize::MAX);
             let kept = said.len().saturating_sub(SAID);
