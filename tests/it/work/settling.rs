@@ -54,30 +54,36 @@ fn success_during_a_pause_of_its_worker_is_settled() {
 
 #[test]
 fn command_whose_message_expires_may_finish() {
-    for (code, row) in [
+    // Long, so that on a busy machine, too, it is taken early, and renewed until it expires.
+    let lock = ["--lock-time", "8s", "--once"];
+    let cases = [
         (0, "expired, attempt 1, exit 0"),
         (3, "expired, attempt 1, exit 3"),
         (65, "dead-lettered, attempt 1, exit 65"),
-    ] {
-        let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
-        // Taken well before the last two seconds, on a busy machine, too.
-        mailbox.put_for(8, "x");
-        let (go, lock) = (scene.path("go"), ["--lock-time", "2s", "--once"]);
-        let running = worker(&scene, &mailbox)
-            .args(lock)
-            .shell(&until_there(&go, code))
-            .start();
-        running.await_log("is gone: it has expired");
-        std::fs::write(&go, "").unwrap();
-        let done = running.finish();
-        assert_ended(&done, code, row);
-        assert!(
-            !done.stderr.contains("at the same time as"),
-            "{}",
-            done.stderr
-        );
-        assert_eq!(mailbox.poison().exists(), code == 65);
-    }
+    ];
+    std::thread::scope(|scope| {
+        for (code, row) in cases {
+            scope.spawn(move || {
+                let (scene, mailbox) = (Scene::new(), Mailbox::fresh());
+                mailbox.put_for(16, "x");
+                let go = scene.path("go");
+                let running = worker(&scene, &mailbox)
+                    .args(lock)
+                    .shell(&until_there(&go, code))
+                    .start();
+                running.await_log("is gone: it has expired");
+                std::fs::write(&go, "").unwrap();
+                let done = running.finish();
+                assert_ended(&done, code, row);
+                assert!(
+                    !done.stderr.contains("at the same time as"),
+                    "{}",
+                    done.stderr
+                );
+                assert_eq!(mailbox.poison().exists(), code == 65);
+            });
+        }
+    });
 }
 
 #[test]
@@ -98,7 +104,7 @@ fn command_whose_queue_is_deleted_may_finish_and_then_the_worker_is_idle() {
     let (scene, mailbox) = with("x");
     let go = scene.path("go");
     let running = worker(&scene, &mailbox)
-        .args(["--lock-time", "2s", "--idle-exit", "1s"])
+        .args(["--lock-time", "8s", "--idle-exit", "1s"])
         .shell(&until_there(&go, 0))
         .start();
     running.await_log("runs");
