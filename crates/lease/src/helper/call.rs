@@ -276,7 +276,7 @@ fn reason(said: &str) -> Option<String> {
     // Clients print the error first and details below it, or a log first.
     let is_error = |line: &&str| !line.starts_with('{') && line.to_lowercase().contains("error:");
     let line = lines.clone().find(is_error).or_else(|| lines.next_back())?;
-    Some(plain(line.trim()).into())
+    Some(plain(line.trim()))
 }
 
 struct Group {
