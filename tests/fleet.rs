@@ -10,7 +10,7 @@
 //! It is a separate binary because it computes for minutes, at the lowest priority, while other
 //! tests wait.
 //!
-//! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 200) the number of seeds.
+//! `FLEET_SEED` (default 1) is the first seed, `FLEET_COUNT` (default 100) the number of seeds.
 //! `FLEET_PLACE` (`blob`, `file`, `shared drive` or `store`) selects schedules by their lock. A
 //! schedule that fails is shrunk to the acts it needs, and printed with its trace and the command
 //! that plays it again.
@@ -180,7 +180,7 @@ fn schedules(seed: u64, place: Option<&str>) -> Vec<Schedule> {
 #[test]
 fn the_promise_holds_in_every_schedule() {
     let first = number("FLEET_SEED", 1);
-    let count = number("FLEET_COUNT", 200);
+    let count = number("FLEET_COUNT", 100);
     let place = std::env::var("FLEET_PLACE").ok();
     let next = AtomicU64::new(first);
     let failed = Mutex::new(None::<Schedule>);

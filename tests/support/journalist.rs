@@ -86,7 +86,7 @@ fn options() -> Options {
         daemon: false,
         children: 0,
         storm: 0,
-        storm_every: Duration::from_millis(2),
+        storm_every: Duration::from_millis(10),
         fat: 0,
         watchdog: false,
         deadlock: None,

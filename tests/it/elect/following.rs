@@ -32,7 +32,10 @@ fn holder(pairs: &[Pair], token: u64) -> usize {
 
 /// Three instances whose holders end one after another: killed, asked to stop, hung up on.
 fn one_after_another(mut start: impl FnMut(&str) -> Pair) {
-    let mut pairs: Vec<Pair> = ["a", "b", "c"].iter().map(|name| start(name)).collect();
+    let mut pairs = vec![start("a")];
+    // Before the others start: on a blob that another has just created, tokens begin with the service's time.
+    pairs[0].heard.await_line("holder 1");
+    pairs.extend(["b", "c"].map(start));
     let mut left: BTreeSet<usize> = (0..3).collect();
     for (token, end) in [
         (1, Signal::SIGKILL),
