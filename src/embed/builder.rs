@@ -66,10 +66,9 @@ fn competitor(identity: Option<String>, lease: Duration, bell: Option<Bell>) -> 
         command: host::program(),
         bell,
     };
+    // Without memory for a guardian: if the program dies, the lease expires.
     Competitor {
-        // No guardian can release it: if the program dies, the lease expires.
-        memory: None,
-        runtime: host::runtime_directory(),
+        runtime_directories: lease::runtime_directories(host::runtime_directory().as_deref()),
         ..Competitor::new(candidate, lease)
     }
 }

@@ -63,15 +63,14 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
         .into());
     }
     lock.warn();
+    let candidate = Candidate {
+        bell: doorbell.as_ref().map(Doorbell::bell),
+        ..config.candidate.clone()
+    };
     let competitor = Competitor {
-        candidate: Candidate {
-            bell: doorbell.as_ref().map(Doorbell::bell),
-            ..config.candidate.clone()
-        },
-        lease: config.lease,
         task: config.task.clone(),
         memory: Some(release_memory),
-        runtime: host::runtime_directory(),
+        runtime_directories: lease::runtime_directories(host::runtime_directory().as_deref()),
         mkdir_is_exclusive: matches!(
             config.lock,
             Lock::File {
@@ -81,6 +80,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
         ),
         // Slots open later, when a hanging disk could hold up a command.
         in_place: config.slots == 1,
+        ..Competitor::new(candidate, config.lease)
     };
     let opened = match config.slots {
         1 => lock.open(&competitor),

@@ -25,6 +25,7 @@ use trafficcop_lease::{Competitor, LeaseStore, SharedMemory};
 use super::clock::{SECOND, Time};
 use super::drive::{self, Server};
 use super::operator::Memory;
+use super::supervisor::simulated;
 
 pub(crate) const LEASE: Duration = Duration::from_secs(15);
 /// Longer than any wait that a version causes.
@@ -271,7 +272,7 @@ impl World {
                 command: String::new(),
                 bell: None,
             };
-            let competitor = Competitor::new(candidate, LEASE);
+            let competitor = simulated(Competitor::new(candidate, LEASE));
             let memory = (actor == HOLDER).then(|| Arc::clone(&memory) as Arc<dyn SharedMemory>);
             let store = SharedFile::with_memory(&lock, &competitor, memory).expect("a path");
             Process {

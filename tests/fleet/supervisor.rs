@@ -3,6 +3,7 @@
 use std::rc::Rc;
 use std::sync::Arc;
 use std::task::{Context, Poll, Waker};
+use std::time::Duration;
 
 use trafficcop::internals::driver::{Start, drive};
 use trafficcop::internals::run::CommandWorkload;
@@ -12,7 +13,7 @@ use trafficcop_guardian::GuardianHandle;
 use trafficcop_lease::blob::{Blob, BlobLock, Target};
 use trafficcop_lease::file::File;
 use trafficcop_lease::record::Candidate;
-use trafficcop_lease::shared_file::SharedFile;
+use trafficcop_lease::shared_file::{KeptVersions, SharedFile};
 use trafficcop_lease::{Competitor, LeaseStore, NamedLock as _, SharedMemory};
 
 use super::clock::{MILLI, SECOND, Time};
@@ -25,7 +26,7 @@ use super::world::{From, Happening, World};
 /// Rounds in one second of true time; more are a busy loop.
 const ROUNDS: u32 = 150;
 
-pub(crate) fn competitor(p: usize, lease: std::time::Duration) -> Competitor {
+pub(crate) fn competitor(p: usize, lease: Duration) -> Competitor {
     let candidate = Candidate {
         identity: p.to_string(),
         host: String::new(),
@@ -33,13 +34,27 @@ pub(crate) fn competitor(p: usize, lease: std::time::Duration) -> Competitor {
         command: String::new(),
         bell: None,
     };
-    Competitor::new(candidate, lease)
+    simulated(Competitor::new(candidate, lease))
+}
+
+/// Leaves no notes on this machine, and keeps fewer versions, so that older views come up.
+pub(crate) fn simulated(competitor: Competitor) -> Competitor {
+    Competitor {
+        runtime_directories: Vec::new(),
+        kept_versions: KeptVersions {
+            kept_for: Duration::from_secs(60),
+            kept: 6,
+            removed: 12,
+            pace: 3,
+        },
+        ..competitor
+    }
 }
 
 pub(crate) fn driver(
     p: usize,
     tenure: Tenure,
-    lease: std::time::Duration,
+    lease: Duration,
     network: &Arc<Network>,
     lock: &Lock,
     handle: &Handle,
@@ -54,13 +69,13 @@ pub(crate) fn driver(
             memory,
             ..
         } => {
-            competitor.runtime = Some(runtime.clone());
+            competitor.runtime_directories = vec![runtime.join("trafficcop")];
             let memory: Arc<dyn SharedMemory> = Arc::clone(memory) as _;
             let shared = SharedFile::with_memory(path, &competitor, Some(memory));
             Arc::new(shared.expect("a path"))
         }
         Lock::Store { runtime, .. } => {
-            competitor.runtime = Some(runtime.clone());
+            competitor.runtime_directories = vec![runtime.join("trafficcop")];
             entry().open(&competitor).expect("an entry")
         }
         Lock::Blob => {

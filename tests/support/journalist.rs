@@ -78,7 +78,7 @@ fn options() -> Options {
     let mut options = Options {
         journal: words.next().expect("a journal").into(),
         tag: words.next().expect("a tag"),
-        every: Duration::from_millis(5),
+        every: Duration::from_millis(10),
         beats: None,
         status: 0,
         until: None,

@@ -19,6 +19,7 @@ mod store;
 #[doc(hidden)]
 pub mod version_record;
 
+pub use stamp::runtime_directories;
 pub use store::{
     Competitor, LeaseStore, MakeMemory, NamedLock, OpenError, OrphanRelease, RecordUpdate,
     StoreInfo, at_path, release_orphaned,

@@ -12,7 +12,7 @@ use std::os::unix::fs::{DirBuilderExt as _, MetadataExt as _, OpenOptionsExt as 
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
-use trafficcop_core::clock::{Instant, is_simulated};
+use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::procfs;
 use trafficcop_core::observed::Version;
 use trafficcop_core::util::{check, ours_in};
@@ -27,8 +27,8 @@ pub(super) struct Stamped {
     pub(super) fingerprint: String,
 }
 
-pub(super) fn find(runtime: &Option<PathBuf>, path: &Path, of: &Stamped) -> Option<Instant> {
-    find_in(&directory(runtime.as_deref())?, path, of)
+pub(super) fn find(places: &[PathBuf], path: &Path, of: &Stamped) -> Option<Instant> {
+    find_in(directory(places)?, path, of)
 }
 
 fn find_in(directory: &Path, path: &Path, of: &Stamped) -> Option<Instant> {
@@ -55,20 +55,20 @@ fn find_in(directory: &Path, path: &Path, of: &Stamped) -> Option<Instant> {
 
 /// Leaves a stamp. If that fails or is late, the next instance waits a whole lease.
 pub(super) fn leave(
-    runtime: &Option<PathBuf>,
+    places: &[PathBuf],
     path: &Path,
     of: Stamped,
     stamp: Instant,
     within: Duration,
 ) {
     // In a thread: the process is about to end, and the directory may hang.
-    let (runtime, path) = (runtime.clone(), path.to_owned());
+    let (places, path) = (places.to_owned(), path.to_owned());
     let (done, wait) = std::sync::mpsc::channel();
     let started = std::thread::Builder::new()
         .name("lock-stamp".into())
         .spawn(move || {
-            if let Some(directory) = directory(runtime.as_deref()) {
-                leave_in(&directory, &path, &of, stamp);
+            if let Some(directory) = directory(&places) {
+                leave_in(directory, &path, &of, stamp);
             }
             let _ = done.send(());
         });
@@ -129,16 +129,22 @@ fn name(path: &Path) -> String {
     format!("{}{STAMP}", check(bytes))
 }
 
-/// Returns a directory that is this user's alone and does not outlast the boot.
-fn directory(runtime: Option<&Path>) -> Option<PathBuf> {
+/// Returns this user's directories that do not outlast the boot, the best first; `runtime` is XDG_RUNTIME_DIR.
+#[must_use]
+pub fn runtime_directories(runtime: Option<&Path>) -> Vec<PathBuf> {
     let uid = nix::unistd::geteuid().as_raw();
     let runtime = runtime.filter(|path| path.is_absolute());
     let places = [
-        (uid == 0 && !is_simulated()).then(|| PathBuf::from("/run/trafficcop")),
+        (uid == 0).then(|| PathBuf::from("/run/trafficcop")),
         runtime.map(|runtime| runtime.join("trafficcop")),
         Some(PathBuf::from(format!("/tmp/trafficcop-{uid}"))),
     ];
-    places.into_iter().flatten().find(|place| {
+    places.into_iter().flatten().collect()
+}
+
+/// Returns the first of these directories that exists, or can be made, and is this user's alone.
+fn directory(places: &[PathBuf]) -> Option<&PathBuf> {
+    places.iter().find(|place| {
         let _ = DirBuilder::new().mode(0o700).create(place);
         fs::symlink_metadata(place).is_ok_and(|found| found.is_dir() && is_private(&found))
     })

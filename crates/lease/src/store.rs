@@ -17,6 +17,8 @@ use super::errors::{fatal, transient};
 use super::inspect::Inspector;
 use super::once::Task;
 use super::record::Candidate;
+use super::shared_file::{KEPT_VERSIONS, KeptVersions};
+use super::stamp::runtime_directories;
 use super::{SharedMemory, blob, file, helper, shared_file, slots};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Failure, Grant, Outcome};
@@ -172,8 +174,10 @@ pub struct Competitor {
     pub task: Option<Task>,
     /// Memory for the guardian, without which a shared drive's lease runs out.
     pub memory: Option<MakeMemory>,
-    /// User's directory that does not outlast the boot (`XDG_RUNTIME_DIR`).
-    pub runtime: Option<PathBuf>,
+    /// Directories for notes that must not outlast the boot, the best first.
+    pub runtime_directories: Vec<PathBuf>,
+    /// Old versions that stay on a shared drive.
+    pub kept_versions: KeptVersions,
     /// Promise that `mkdir` is exclusive on the drive, whatever its file system.
     pub mkdir_is_exclusive: bool,
     /// Whether a first attempt without network may run in the caller's thread.
@@ -189,7 +193,8 @@ impl Competitor {
             lease,
             task: None,
             memory: None,
-            runtime: None,
+            runtime_directories: runtime_directories(None),
+            kept_versions: KEPT_VERSIONS,
             mkdir_is_exclusive: false,
             in_place: false,
         }

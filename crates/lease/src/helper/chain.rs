@@ -33,7 +33,7 @@ pub(super) struct Chain {
     candidate: Candidate,
     pub(super) lease: Duration,
     pub(super) task: Option<OnceTask>,
-    runtime: Option<PathBuf>,
+    runtime_directories: Vec<PathBuf>,
     state: Mutex<Progress>,
 }
 
@@ -68,7 +68,7 @@ impl Chain {
             candidate: competitor.candidate.clone(),
             lease: competitor.lease,
             task: competitor.task.clone().map(OnceTask::new),
-            runtime: competitor.runtime.clone(),
+            runtime_directories: competitor.runtime_directories.clone(),
             state: Mutex::new(Progress {
                 observed: Observed::new(fresh_nonce(), competitor.lease),
                 last: None,
@@ -135,7 +135,8 @@ impl Chain {
                 fingerprint,
             };
             if state.last.is_none()
-                && let Some(stamp) = stamp::find(&self.runtime, &self.helper.place(), &stamped)
+                && let Some(stamp) =
+                    stamp::find(&self.runtime_directories, &self.helper.place(), &stamped)
             {
                 state.observed.remember(version, stamp);
             }
@@ -426,7 +427,7 @@ impl Chain {
         let last = state.last.take().filter(|_| state.tenure.is_none());
         if let Some(((_, stamped), (_, since))) = last.zip(state.observed.seen()) {
             stamp::leave(
-                &self.runtime,
+                &self.runtime_directories,
                 &self.helper.place(),
                 stamped,
                 since,

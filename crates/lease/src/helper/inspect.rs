@@ -102,11 +102,8 @@ impl Inspector for HelperInspector {
                 why: error.to_string(),
                 denied: of_slots,
             })?;
-            let named = |name| Helper {
-                name,
-                ..helper.clone()
-            };
-            let all = names.into_iter().map(|name| look(&named(name), give_up_at));
+            let names = names.into_iter();
+            let all = names.map(|name| look(&helper.named(name), give_up_at));
             let all: Result<Vec<_>, _> = all.collect();
             // Without a record it is no lock: what `doctor` left, or another program's.
             Ok(all?
@@ -180,10 +177,7 @@ const ODD: &str = r#"\n\\d"%s"'$x'é"#;
 /// `Transient` if none was.
 pub fn race(helper: &Helper, rounds: usize, give_up_at: Instant) -> Result<Vec<Duration>, Failure> {
     const RACERS: usize = 8;
-    let helper = Helper {
-        name: format!("{}.trafficcop-doctor", helper.name),
-        ..helper.clone()
-    };
+    let helper = helper.named(format!("{}.trafficcop-doctor", helper.name));
     // Eight at once are slower than one.
     let limit = || give_up_at.min(Instant::now() + FORGETTING);
     let mut took = Vec::new();

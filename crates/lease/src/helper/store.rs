@@ -80,11 +80,7 @@ impl NamedLock for HelperLock {
     }
 
     fn slot(&self, slot: u32) -> Result<Arc<dyn NamedLock>, OpenError> {
-        let name = format!("{}.{slot}", self.helper.name);
-        let helper = Helper {
-            name,
-            ..self.helper.clone()
-        };
+        let helper = self.helper.named(format!("{}.{slot}", self.helper.name));
         Ok(Arc::new(HelperLock { helper }))
     }
 
@@ -104,11 +100,13 @@ impl HelperStore {
         &self,
         what: &str,
         give_up_at: Instant,
-        step: impl FnOnce(&Chain) -> Result<T, Failure> + Send + 'static,
+        step: impl FnOnce(&Chain, Instant) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
         let chain = Arc::clone(&self.chain);
         self.jobs
-            .step(&self.name, what, give_up_at, move || step(&chain))
+            .step(&self.name, what, give_up_at, move || {
+                step(&chain, give_up_at)
+            })
             .await
     }
 }
@@ -125,26 +123,18 @@ impl LeaseStore for HelperStore {
     }
 
     async fn acquire(&self, give_up_at: Instant) -> Result<Grant, Failure> {
-        let won = self
-            .step("looking at it", give_up_at, move |chain| {
-                chain.compete(give_up_at)
-            })
-            .await?;
-        Ok(self.chain.begins(won))
+        let won = self.step("looking at it", give_up_at, Chain::compete);
+        Ok(self.chain.begins(won.await?))
     }
 
     async fn look_for_result(&self, give_up_at: Instant) -> Result<(), Failure> {
-        self.step("looking at it", give_up_at, move |chain| {
-            chain.look_for_result(give_up_at)
-        })
-        .await
+        self.step("looking at it", give_up_at, Chain::look_for_result)
+            .await
     }
 
     async fn renew(&self, give_up_at: Instant) -> Result<(), Failure> {
-        self.step("renewing it", give_up_at, move |chain| {
-            chain.go_on(false, give_up_at)
-        })
-        .await
+        let renewed = |chain: &Chain, give_up_at| chain.go_on(false, give_up_at);
+        self.step("renewing it", give_up_at, renewed).await
     }
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
@@ -152,10 +142,7 @@ impl LeaseStore for HelperStore {
             return Ok(());
         }
         let give_up_at = give_up_at.min(Instant::now() + LAST_CALL);
-        self.step("releasing it", give_up_at, move |chain| {
-            chain.release(give_up_at)
-        })
-        .await
+        self.step("releasing it", give_up_at, Chain::release).await
     }
 
     async fn update_record(
@@ -164,25 +151,22 @@ impl LeaseStore for HelperStore {
         give_up_at: Instant,
     ) -> Result<(), Failure> {
         let what = update.doing();
-        match update {
-            RecordUpdate::Health(health) => self.chain.tell(false, health),
+        let outcome = match update {
+            RecordUpdate::Health(health) => {
+                self.chain.tell(false, health);
+                return Ok(());
+            }
             RecordUpdate::Draining { health } => {
                 self.chain.tell(true, health);
-                return self
-                    .step(what, give_up_at, move |chain| {
-                        chain.go_on(false, give_up_at)
-                    })
-                    .await;
+                None
             }
-            RecordUpdate::Outcome(outcome) => {
-                return self
-                    .step(what, give_up_at, move |chain| {
-                        chain.record(&outcome, give_up_at)
-                    })
-                    .await;
-            }
-        }
-        Ok(())
+            RecordUpdate::Outcome(outcome) => Some(outcome),
+        };
+        self.step(what, give_up_at, move |chain, give_up_at| match outcome {
+            Some(outcome) => chain.record(&outcome, give_up_at),
+            None => chain.go_on(false, give_up_at),
+        })
+        .await
     }
 
     async fn leave(&self, _give_up_at: Instant) {

@@ -43,7 +43,7 @@ pub(super) struct Chain {
     // Path and directory were right once: what is missing later was removed, and is not made again.
     pub(super) ready: AtomicBool,
     pub(super) mkdir_is_exclusive: bool,
-    pub(super) runtime: Option<PathBuf>,
+    pub(super) runtime_directories: Vec<PathBuf>,
     state: Mutex<ChainState>,
 }
 
@@ -100,13 +100,13 @@ impl Chain {
     ) -> io::Result<Chain> {
         let share = Share::new(&absolute(path)?);
         Ok(Chain {
-            writer: Writer::new(share.clone()),
+            writer: Writer::new(share.clone(), competitor.kept_versions),
             share,
             candidate: competitor.candidate.clone(),
             lease: competitor.lease,
             task: competitor.task.clone().map(OnceTask::new),
             memory,
-            runtime: competitor.runtime.clone(),
+            runtime_directories: competitor.runtime_directories.clone(),
             mkdir_is_exclusive: competitor.mkdir_is_exclusive,
             ready: AtomicBool::new(false),
             state: Mutex::new(ChainState {
@@ -176,7 +176,7 @@ impl Chain {
             // of a lease.
             if !std::mem::replace(&mut state.remembered, true)
                 && let Some(seen) = &seen
-                && let Some(stamp) = stamp::find(&self.runtime, self.share.path(), seen)
+                && let Some(stamp) = stamp::find(&self.runtime_directories, self.share.path(), seen)
             {
                 state.observed.remember(look.version, stamp);
             }

@@ -33,3 +33,5 @@ pub use release::{LIMIT as RELEASE_LIMIT, release_orphaned_by};
 pub(super) use release::{execute as execute_release, is_meant as is_release};
 pub(super) use share::VERSIONS;
 pub use store::{SharedFile, SharedFileLock};
+pub(crate) use writer::KEPT_VERSIONS;
+pub use writer::KeptVersions;

@@ -211,7 +211,13 @@ impl LeaseStore for SharedFile {
             && of.version == version
         {
             let path = self.chain.share.path();
-            stamp::leave(&self.chain.runtime, path, of, stamp, LEAVE_TIMEOUT);
+            stamp::leave(
+                &self.chain.runtime_directories,
+                path,
+                of,
+                stamp,
+                LEAVE_TIMEOUT,
+            );
         }
     }
 

@@ -13,38 +13,25 @@ use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::Version;
 use trafficcop_core::util::lock;
 
-struct Keeping {
-    // Age at which versions may be removed, by the server's clock: no client's cached view is as old.
-    kept_for: Duration,
-    // Last versions that stay: after a night without a holder, the last results must be found.
-    kept: usize,
-    // Versions removed at once: more than come in a round, but few, as records wait meanwhile.
-    removed: usize,
-    // Versions between two lists, which would cost too much at each renewal.
-    pace: u64,
+/// Limits of the old versions that stay.
+#[derive(Clone, Copy, Debug)]
+pub struct KeptVersions {
+    /// Age at which versions may be removed, by the server's clock: no client's cached view is as old.
+    pub kept_for: Duration,
+    /// Last versions that stay: after a night without a holder, the last results must be found.
+    pub kept: usize,
+    /// Versions removed at once: more than come in a round, but few, as records wait meanwhile.
+    pub removed: usize,
+    /// Versions between two lists, which would cost too much at each renewal.
+    pub pace: u64,
 }
 
-const KEEPING: Keeping = Keeping {
+pub(crate) const KEPT_VERSIONS: KeptVersions = KeptVersions {
     kept_for: Duration::from_secs(3600),
     kept: 64,
     removed: 128,
     pace: 32,
 };
-
-/// Limits of a simulation, in which older views come up.
-const SIMULATED: Keeping = Keeping {
-    kept_for: Duration::from_secs(60),
-    kept: 6,
-    removed: 12,
-    pace: 3,
-};
-
-fn keeping() -> &'static Keeping {
-    match clock::is_simulated() {
-        true => &SIMULATED,
-        false => &KEEPING,
-    }
-}
 
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Written {
@@ -65,6 +52,7 @@ pub(super) struct Writer(Arc<SharedQueue>);
 
 struct SharedQueue {
     share: Share,
+    kept_versions: KeptVersions,
     queue: Mutex<Queue>,
     changed: Condvar,
 }
@@ -118,9 +106,10 @@ impl Queue {
 }
 
 impl Writer {
-    pub(super) fn new(share: Share) -> Writer {
+    pub(super) fn new(share: Share, kept_versions: KeptVersions) -> Writer {
         Writer(Arc::new(SharedQueue {
             share,
+            kept_versions,
             queue: Mutex::default(),
             changed: Condvar::new(),
         }))
@@ -218,7 +207,7 @@ impl SharedQueue {
                 };
                 let due = target == Target::Record && record.version >= queue.removal;
                 if due {
-                    queue.removal = record.version.saturating_add(keeping().pace);
+                    queue.removal = record.version.saturating_add(self.kept_versions.pace);
                 }
                 (record, due)
             };
@@ -269,12 +258,13 @@ impl SharedQueue {
             return;
         };
         // Oldest first: a gap in the chain would pass for its beginning.
-        let keeping = keeping();
-        let old = versions.len().saturating_sub(keeping.kept);
-        for version in versions[..old].iter().take(keeping.removed) {
+        let kept_versions = self.kept_versions;
+        let old = versions.len().saturating_sub(kept_versions.kept);
+        for version in versions[..old].iter().take(kept_versions.removed) {
             let made = self.share.made_at(*version);
             let age = made.ok().and_then(|made| now.checked_sub(made));
-            if age.is_none_or(|age| age < keeping.kept_for) || self.share.remove(*version).is_err()
+            if age.is_none_or(|age| age < kept_versions.kept_for)
+                || self.share.remove(*version).is_err()
             {
                 return;
             }
@@ -318,7 +308,7 @@ mod tests {
     #[test]
     fn a_record_is_written_to_its_place_and_to_the_hint() {
         let (_dir, share) = lock();
-        let writer = Writer::new(share.clone());
+        let writer = Writer::new(share.clone(), KEPT_VERSIONS);
         let nothing = Written::default();
         assert_eq!(writer.outcome(1, soon(), Wanted::Either), nothing);
         assert_eq!(share.make(1).unwrap(), Made::Made);
@@ -352,7 +342,7 @@ mod tests {
                 utimensat(nix::fcntl::AT_FDCWD, &name, &old, &old, flags).unwrap();
             }
         }
-        let writer = Writer::new(share.clone());
+        let writer = Writer::new(share.clone(), KEPT_VERSIONS);
         writer.0.remove_old(100);
         let left = share.list().unwrap();
         assert_eq!((left[0], left.len()), (37, 64));

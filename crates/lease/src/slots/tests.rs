@@ -276,21 +276,14 @@ async fn broken_slot_hides_no_other_and_a_broken_store_is_reported() {
 fn instances_begin_at_different_slots() {
     let directory = tempfile::tempdir().unwrap();
     for _ in 0..32 {
-        let competitor = Competitor {
-            candidate: crate::record::Candidate {
-                identity: "a".into(),
-                host: "h".into(),
-                pid: 1,
-                command: String::new(),
-                bell: None,
-            },
-            lease: Duration::ZERO,
-            task: None,
-            memory: None,
-            runtime: None,
-            mkdir_is_exclusive: false,
-            in_place: false,
+        let candidate = crate::record::Candidate {
+            identity: "a".into(),
+            host: "h".into(),
+            pid: 1,
+            command: String::new(),
+            bell: None,
         };
+        let competitor = Competitor::new(candidate, Duration::ZERO);
         let lock = crate::at_path(&directory.path().join("lock"), false, 8).unwrap();
         let slots = Slots::open(lock, 8, competitor).unwrap();
         assert!(!slots.info().wakes);
