@@ -213,11 +213,9 @@ impl Queue for StorageQueue {
         // Without the right to update, each command would be killed at the end of its first lock, and all
         // messages would end in the poison queue.
         match client.update(NOBODY, NOBODY, 0, give_up_at).await {
-            Err(
-                error @ ServiceError::Answer {
-                    status: 401 | 403, ..
-                },
-            ) => Err(told(error, Operation::Update)),
+            Err(error) if matches!(error.status(), Some(401 | 403)) => {
+                Err(told(error, Operation::Update))
+            }
             // 404 is the good answer: the right exists.
             _ => Ok(()),
         }

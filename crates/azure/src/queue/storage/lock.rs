@@ -175,7 +175,7 @@ impl Held {
     /// Whether the service refused because the message expires earlier.
     fn outlasts_it(&self, seconds: i32, error: &ServiceError) -> bool {
         let hidden = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
-        let refused = matches!(error, ServiceError::Answer { status: 400, .. });
+        let refused = error.status() == Some(400);
         match (self.message.expires, error.date()) {
             (Some(expires), Some(date)) => {
                 refused && !is_not_found(error) && date + hidden + GRAIN >= expires
