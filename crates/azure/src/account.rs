@@ -328,7 +328,7 @@ impl Account {
     }
 }
 
-/// Reason why the sources give no account.
+/// Reason why the sources give no account, or a text no queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountError {
     /// A part is missing.

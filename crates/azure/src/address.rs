@@ -29,7 +29,7 @@ pub fn is_label(name: &str) -> bool {
 
 /// Splits a service's URL: the account is the host's first label, or, for local hosts and IP addresses, the
 /// first part of the path.
-pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
+pub(super) fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
     safe(url)?;
     let path = url.path().trim_start_matches('/');
     let mut endpoint = url.clone();
@@ -61,6 +61,23 @@ pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
         path: path.to_owned(),
         sas: url.query().filter(|query| is_sas(query)).map(str::to_owned),
     })
+}
+
+/// Parses the URL of a blob or queue as typed, and splits it; `what` names it in an error.
+pub fn typed_url(text: &str, what: &str) -> Result<(Url, SplitUrl), AccountError> {
+    let unreadable = |why: &str| malformed(what, format!("cannot be read: {why}"));
+    let url = Url::parse(text).map_err(|error| unreadable(&error.to_string()))?;
+    // A user name may come with a password.
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(unreadable("it has a user name"));
+    }
+    let split = split_url(&url)?;
+    // Otherwise an operation in the query (`comp=lease`) would become part of every request.
+    if url.query().is_some() && split.sas.is_none() {
+        let why = "has a query that is no SAS ('sig=' is missing): leave the query out";
+        return Err(malformed(what, why));
+    }
+    Ok((url, split))
 }
 
 /// Returns the part of an address that may be shown: one short line, without pasted secrets.

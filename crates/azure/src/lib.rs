@@ -43,7 +43,7 @@ pub use service_bus::ServiceBusOptions;
 pub use token_cache::TokenCache;
 pub use transport::before;
 
-pub use address::{is_label, shown, split_url};
+pub use address::{is_label, shown, typed_url};
 pub use error::of_the_service;
 pub use service_clock::ServiceClock;
 pub use transport::{for_probes, kernel_errno, root_cause};
