@@ -285,8 +285,8 @@ impl AccountBuilder {
             true => Proxy::find(env, &endpoint)?,
             false => None,
         };
-        let client = Client::new(https, self.service.idle).trusting(options.trust()?);
-        let client = Arc::new(client.through(proxy));
+        let client = Client::new(https, self.service.idle, options.trust()?, proxy);
+        let client = Arc::new(client);
         // Name and key of the emulator are public: only they may go over plain http to another host.
         let is_local = is_loopback(&endpoint);
         let known_key = matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY)

@@ -134,8 +134,8 @@ impl ServiceBus {
                         format!("is not a host name: {error}"),
                     )
                 })?;
-                let client = Client::new(true, 1).trusting(trust.clone());
-                let client = Arc::new(client.through(Proxy::find(&env, &endpoint)?));
+                let proxy = Proxy::find(&env, &endpoint)?;
+                let client = Arc::new(Client::new(true, 1, trust.clone(), proxy));
                 Credential::entra(options.auth, &env, &endpoint, client, SERVICE_BUS)?
             }
         };

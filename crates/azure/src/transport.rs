@@ -45,7 +45,6 @@ pub(crate) struct Client {
     idle: usize,
     trust: CaCertificates,
     connect_limit: Duration,
-    direct: bool,
     proxy: Option<Arc<Proxy>>,
     names: Names,
     // Built late, because building fails without certificates. That must be a request's error, and none for
@@ -56,14 +55,18 @@ pub(crate) struct Client {
 }
 
 impl Client {
-    pub(crate) fn new(https: bool, idle: usize) -> Client {
+    pub(super) fn new(
+        https: bool,
+        idle: usize,
+        trust: CaCertificates,
+        proxy: Option<Proxy>,
+    ) -> Client {
         Client {
             https,
             idle,
-            trust: CaCertificates::default(),
+            trust,
             connect_limit: CONNECT_LIMIT,
-            direct: !https,
-            proxy: None,
+            proxy: proxy.map(Arc::new),
             names: Names::default(),
             built: Mutex::default(),
             #[cfg(debug_assertions)]
@@ -71,48 +74,38 @@ impl Client {
         }
     }
 
+    /// Returns a client for plain http, without a proxy.
+    pub(super) fn plain(idle: usize, connect_limit: Duration) -> Client {
+        Client {
+            connect_limit,
+            ..Client::new(false, idle, CaCertificates::default(), None)
+        }
+    }
+
     #[cfg(debug_assertions)]
     pub(super) fn simulated(network: Arc<dyn HttpClient>) -> Client {
         Client {
             simulated: Some(network),
-            ..Client::new(false, 1)
+            ..Client::plain(1, CONNECT_LIMIT)
         }
-    }
-
-    pub(super) fn trusting(mut self, trust: CaCertificates) -> Client {
-        self.trust = trust;
-        self
-    }
-
-    pub(super) fn through(mut self, proxy: Option<Proxy>) -> Client {
-        self.proxy = proxy.map(Arc::new);
-        self
-    }
-
-    #[cfg(feature = "entra")]
-    pub(super) fn connecting_within(mut self, limit: Duration) -> Client {
-        self.connect_limit = limit;
-        self
     }
 
     /// Returns a client without connections, for a forked process: of two that share a socket each would read
     /// the other's answers.
     pub(super) fn anew(&self) -> Client {
-        #[cfg(debug_assertions)]
-        if let Some(network) = &self.simulated {
-            return Client::simulated(Arc::clone(network));
+        Client {
+            trust: self.trust.clone(),
+            proxy: self.proxy.clone(),
+            names: Names::default(),
+            built: Mutex::default(),
+            #[cfg(debug_assertions)]
+            simulated: self.simulated.clone(),
+            ..*self
         }
-        let mut client = Client::new(self.https, self.idle).trusting(self.trust.clone());
-        client.proxy.clone_from(&self.proxy);
-        client
     }
 
     async fn told(&self, url: &Url, error: reqwest::Error) -> Error {
-        let proxy = self
-            .proxy
-            .as_ref()
-            .filter(|proxy| !self.direct && proxy.takes(url));
-        let way = match proxy {
+        let way = match self.proxy.as_ref().filter(|proxy| proxy.takes(url)) {
             Some(proxy) => Some(proxy.named(url, &root_cause(&error)).await),
             None => {
                 let tried: Vec<String> =
@@ -150,7 +143,7 @@ impl fmt::Debug for Client {
 }
 
 pub(super) fn plain() -> std::result::Result<reqwest::Client, String> {
-    build(&Client::new(false, 1))
+    build(&Client::plain(1, CONNECT_LIMIT))
 }
 
 /// Builds a client for probes of this URL, with a new connection each time.
@@ -163,12 +156,9 @@ pub fn for_probes(
         Some(path) => CaCertificates::read(path).map_err(|why| why.to_string())?,
         None => CaCertificates::default(),
     };
-    let client = Client {
-        direct: true,
-        ..Client::new(https, 0)
-    };
+    let client = Client::new(https, 0, trust, None);
     client.names.expect(url);
-    build(&client.trusting(trust))
+    build(&client)
 }
 
 fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
@@ -201,7 +191,7 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
     }
     // The library would silently ignore a proxy that it cannot use.
     builder = builder.no_proxy();
-    if let Some(proxy) = client.proxy.as_ref().filter(|_| !client.direct) {
+    if let Some(proxy) = &client.proxy {
         let proxy = proxy
             .setting()
             .map_err(|error| root_cause(&error.without_url()))?;
