@@ -348,8 +348,17 @@ struct Announced {
     waiting: Vec<String>,
 }
 
-// What has begun, then what has a time, earliest first, then the rest.
-type Rank = (bool, bool, Option<OffsetDateTime>);
+impl Entry {
+    fn has_begun(&self) -> bool {
+        self.event_status == "Started"
+    }
+
+    /// Returns when it may begin, if it has not begun.
+    fn time(&self) -> Option<OffsetDateTime> {
+        let at = OffsetDateTime::parse(&self.not_before, &Rfc2822).ok();
+        at.filter(|_| !self.has_begun())
+    }
+}
 
 impl Document {
     fn parse(text: &[u8]) -> Result<Document, String> {
@@ -368,25 +377,19 @@ impl Document {
             let named = |resource: &String| resource.eq_ignore_ascii_case(name);
             (entry.resources.iter().any(named) && is_id(&entry.event_id)).then_some((kind, entry))
         });
-        let mut first: Option<(Rank, &str, &Entry)> = None;
-        let mut waiting = Vec::new();
-        for (kind, entry) in ours {
-            let begun = entry.event_status == "Started";
-            if !begun {
-                waiting.push(entry.event_id.clone());
-            }
-            let at = OffsetDateTime::parse(&entry.not_before, &Rfc2822).ok();
-            let at = at.filter(|_| !begun);
-            let rank = (!begun, at.is_none(), at);
-            if first.as_ref().is_none_or(|(before, ..)| rank < *before) {
-                first = Some((rank, *kind, entry));
-            }
-        }
-        let ((pending, _, at), kind, entry) = first?;
-        let when = match (pending, at) {
-            (false, _) => "is under way".to_owned(),
-            (true, None) => "is announced".to_owned(),
-            (true, Some(at)) => {
+        let ours: Vec<_> = ours.collect();
+        let pending = ours.iter().filter(|(_, entry)| !entry.has_begun());
+        let waiting = pending.map(|(_, entry)| entry.event_id.clone()).collect();
+        // What has begun, then what has a time, earliest first, then the rest.
+        let (kind, entry) = ours.into_iter().min_by_key(|(_, entry)| {
+            let at = entry.time();
+            (!entry.has_begun(), at.is_none(), at)
+        })?;
+        let at = entry.time();
+        let when = match at {
+            _ if entry.has_begun() => "is under way".to_owned(),
+            None => "is announced".to_owned(),
+            Some(at) => {
                 let (hour, minute, second) = at.to_offset(time::UtcOffset::UTC).to_hms();
                 format!("is announced, not before {hour:02}:{minute:02}:{second:02} UTC")
             }
