@@ -80,6 +80,15 @@ pub fn typed_url(text: &str, what: &str) -> Result<(Url, SplitUrl), AccountError
     Ok((url, split))
 }
 
+/// Returns the address of a container or queue.
+pub fn below(endpoint: &Url, name: &str) -> Url {
+    let mut url = endpoint.clone();
+    // Azurite has the account in the path.
+    let base = url.path().trim_end_matches('/').to_owned();
+    url.set_path(&format!("{base}/{name}"));
+    url
+}
+
 /// Returns the part of an address that may be shown: one short line, without pasted secrets.
 pub fn shown(text: &str) -> String {
     let end = text.find(['?', '#', ';', '=']).unwrap_or(text.len());
@@ -133,5 +142,27 @@ pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
             "the URL",
             format!("begins with '{scheme}', not 'https': take the one that Azure's portal shows"),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_below_an_endpoint_keeps_its_path() {
+        for (endpoint, address) in [
+            (
+                "http://127.0.0.1:10001/devstoreaccount1",
+                "http://127.0.0.1:10001/devstoreaccount1/jobs",
+            ),
+            (
+                "https://acct.queue.core.windows.net",
+                "https://acct.queue.core.windows.net/jobs",
+            ),
+        ] {
+            let endpoint = Url::parse(endpoint).expect("a URL");
+            assert_eq!(below(&endpoint, "jobs").as_str(), address);
+        }
     }
 }

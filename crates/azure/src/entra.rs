@@ -1,7 +1,6 @@
 //! Tokens of Entra ID from the official `azure_identity`, with trafficcop's transport and time limits, without
 //! retries (the crate would ask a metadata service for 72 seconds).
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -97,14 +96,6 @@ pub(super) struct Entra {
     picked: OnceLock<usize>,
     purpose: Purpose,
     reading: Arc<tokio::sync::Mutex<()>>,
-}
-
-impl fmt::Debug for Entra {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entra")
-            .field("kind", &self.kind())
-            .finish_non_exhaustive()
-    }
 }
 
 impl Entra {

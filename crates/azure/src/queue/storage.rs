@@ -82,28 +82,11 @@ impl StorageQueue {
         // At the service's own limit there is no second to add.
         let hidden = (asked + GRAIN).min(LONGEST);
         let poison = config.target.poison(config.poison.as_deref())?;
-        let options = config.account.client_options();
-        let connect = |queue: &str| {
-            let url = address(config.account.endpoint(), queue);
-            let client = QueueApi::new(config.account.authorised(&url), &options);
-            client
-                .map(|client| (url.to_string(), client))
-                .map_err(|error| {
-                    malformed(
-                        "the queue's address",
-                        format!("cannot be used: {}", error.why()),
-                    )
-                })
-        };
-        let (name, client) = connect(config.target.queue())?;
-        // A SAS for the one queue fails only when the first message is dead-lettered.
-        let (poison_name, poison) = connect(&poison)?;
         Ok(StorageQueue {
             service: Arc::new(Service {
-                name,
-                client,
-                poison_name,
-                poison,
+                client: QueueApi::new(&config.account, config.target.queue())?,
+                // A SAS for the one queue fails only when the first message is dead-lettered.
+                poison: QueueApi::new(&config.account, &poison)?,
                 seconds: i32::try_from(hidden.as_secs()).unwrap_or(i32::MAX),
                 lock_time: hidden - GRAIN,
             }),
@@ -113,14 +96,14 @@ impl StorageQueue {
             create: config.create,
             proven: AtomicBool::new(false),
             deleted: AtomicBool::new(false),
-            account: config.account.clone(),
+            account: config.account,
         })
     }
 
     /// Address of the poison queue, without a secret.
     #[must_use]
     pub fn poison_name(&self) -> &str {
-        &self.service.poison_name
+        &self.service.poison.name
     }
 
     fn message(&self, told: Received, t0: Instant) -> Message {
@@ -173,7 +156,7 @@ impl StorageQueue {
 #[async_trait]
 impl Queue for StorageQueue {
     fn name(&self) -> &str {
-        &self.service.name
+        &self.service.client.name
     }
 
     fn lock_time(&self) -> Duration {
@@ -183,7 +166,7 @@ impl Queue for StorageQueue {
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
         let client = &self.service.client;
         let told = |error: ServiceError, operation| {
-            let failure = error.failure(operation, &self.service.name, false);
+            let failure = error.failure(operation, &self.service.client.name, false);
             Missing::from(self.account.naming_the_credential(failure))
         };
         match client.look(give_up_at).await {
@@ -193,7 +176,7 @@ impl Queue for StorageQueue {
                 if !self.create {
                     return Err(Missing::NoQueue(format!(
                         "no such queue {}: create it, or add --create",
-                        self.service.name
+                        client.name
                     )));
                 }
                 client
@@ -226,7 +209,7 @@ impl Queue for StorageQueue {
         let told = told.map_err(|error| {
             // After a success a refusal is doubt: a right that is missing for a moment must not end the worker.
             let proven = self.proven.load(Ordering::Relaxed);
-            let failure = error.failure(Operation::Take, &self.service.name, proven);
+            let failure = error.failure(Operation::Take, &self.service.client.name, proven);
             self.account.naming_the_credential(failure)
         })?;
         self.proven.store(true, Ordering::Relaxed);
@@ -319,14 +302,6 @@ impl fmt::Debug for Target {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         write!(f, "Target({})", self.queue)
     }
-}
-
-fn address(endpoint: &Url, queue: &str) -> Url {
-    let mut url = endpoint.clone();
-    // Azurite has the account in the path.
-    let base = url.path().trim_end_matches('/').to_owned();
-    url.set_path(&format!("{base}/{queue}"));
-    url
 }
 
 fn check(name: &str) -> Result<(), AccountError> {
@@ -430,16 +405,6 @@ mod tests {
             assert_eq!(target.url().is_some(), text.contains("://"));
             assert!(!format!("{target:?}").contains("s3cret"));
         }
-        let emulator = Url::parse("http://127.0.0.1:10001/devstoreaccount1").expect("a URL");
-        assert_eq!(
-            address(&emulator, "jobs").as_str(),
-            "http://127.0.0.1:10001/devstoreaccount1/jobs"
-        );
-        let public = Url::parse("https://acct.queue.core.windows.net").expect("a URL");
-        assert_eq!(
-            address(&public, "jobs").as_str(),
-            "https://acct.queue.core.windows.net/jobs"
-        );
     }
 
     #[test]

@@ -7,7 +7,7 @@ use std::fmt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use url::Url;
 
-use trafficcop_azure::{AccountError, is_label, shown, typed_url};
+use trafficcop_azure::{AccountError, below, is_label, shown, typed_url};
 use trafficcop_core::util::is_unprintable;
 
 /// Blob that is the lock. `Debug` shows no secret.
@@ -138,10 +138,7 @@ impl Target {
     }
 
     pub(super) fn container_url(&self, endpoint: &Url) -> Url {
-        let mut url = endpoint.clone();
-        let base = url.path().trim_end_matches('/').to_owned();
-        url.set_path(&format!("{base}/{}", self.container));
-        url
+        below(endpoint, &self.container)
     }
 
     /// Returns the blob's address.
