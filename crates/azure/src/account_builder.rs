@@ -378,6 +378,8 @@ impl AccountBuilder {
             client,
             clock: Arc::default(),
             endpoint,
+            #[cfg(debug_assertions)]
+            network: None,
         })
     }
 }

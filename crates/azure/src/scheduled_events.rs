@@ -88,15 +88,9 @@ impl EventFollower {
     /// Waits at most `limit` for the first read, so that an instance knows earlier announcements before it
     /// competes.
     pub async fn first(&mut self, limit: Duration) -> Option<Cordon> {
-        let looked = async {
-            while !*self.first.borrow_and_update() {
-                if self.first.changed().await.is_err() {
-                    return;
-                }
-            }
-        };
+        let looked = self.first.wait_for(|looked| *looked);
         // A late announcement comes through the channel.
-        let _in_time = timeout(limit, looked).await;
+        let _in_time = timeout(limit, looked).await.is_ok();
         self.words.try_recv().ok().flatten()
     }
 }
@@ -167,7 +161,7 @@ impl Follower {
         let (text, date) = self.ask(Method::GET, EVENTS, None).await?;
         let document = Document::parse(&text)?;
         // Nearly always true; then the name is not needed.
-        if document.is_empty() {
+        if document.events.is_empty() {
             self.hears(None);
             return Ok(());
         }
@@ -239,12 +233,8 @@ impl Follower {
     ) -> Result<(Vec<u8>, OffsetDateTime), String> {
         let http = self.http.get_or_init(transport::plain);
         let http = http.as_ref().map_err(Clone::clone)?;
-        let url = self
-            .config
-            .endpoint
-            .0
-            .join(path)
-            .map_err(|why| why.to_string())?;
+        let url = self.config.endpoint.0.join(path);
+        let url = url.map_err(|why| why.to_string())?;
         // The service requires it: an attacker who makes a server fetch a URL cannot make it send a header.
         let mut request = http.request(method, url).header("Metadata", "true");
         if let Some(body) = body {
@@ -363,10 +353,6 @@ impl Entry {
 impl Document {
     fn parse(text: &[u8]) -> Result<Document, String> {
         serde_json::from_slice(text).map_err(|_| "it is no document of scheduled events".to_owned())
-    }
-
-    fn is_empty(&self) -> bool {
-        self.events.is_empty()
     }
 
     /// Returns what the document announces for this machine; it was read at `now`, with `date` on the service's

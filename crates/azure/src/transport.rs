@@ -28,7 +28,7 @@ use url::Url;
 use super::credential::CaCertificates;
 use super::error::{ServiceError, innermost};
 use super::proxy::Proxy;
-use super::server::{CONNECT_LIMIT, Names, tls_cause, tls_refusal};
+use super::server::{CONNECT_LIMIT, Names, tls_cause, tls_refusal, without_number};
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::util::lock;
 
@@ -50,8 +50,6 @@ pub(crate) struct Client {
     // Built late, because building fails without certificates. That must be a request's error, and none for
     // plain http.
     built: Mutex<Option<std::result::Result<reqwest::Client, String>>>,
-    #[cfg(debug_assertions)]
-    simulated: Option<Arc<dyn HttpClient>>,
 }
 
 impl Client {
@@ -69,8 +67,6 @@ impl Client {
             proxy: proxy.map(Arc::new),
             names: Names::default(),
             built: Mutex::default(),
-            #[cfg(debug_assertions)]
-            simulated: None,
         }
     }
 
@@ -82,14 +78,6 @@ impl Client {
         }
     }
 
-    #[cfg(debug_assertions)]
-    pub(super) fn simulated(network: Arc<dyn HttpClient>) -> Client {
-        Client {
-            simulated: Some(network),
-            ..Client::plain(1, CONNECT_LIMIT)
-        }
-    }
-
     /// Returns a client without connections, for a forked process: of two that share a socket each would read
     /// the other's answers.
     pub(super) fn anew(&self) -> Client {
@@ -98,8 +86,6 @@ impl Client {
             proxy: self.proxy.clone(),
             names: Names::default(),
             built: Mutex::default(),
-            #[cfg(debug_assertions)]
-            simulated: self.simulated.clone(),
             ..*self
         }
     }
@@ -209,10 +195,6 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
 #[async_trait]
 impl HttpClient for Client {
     async fn execute_request(&self, request: &Request) -> Result<AsyncRawResponse> {
-        #[cfg(debug_assertions)]
-        if let Some(network) = &self.simulated {
-            return network.execute_request(request).await;
-        }
         let other = |why: String| Error::with_message(ErrorKind::Other, why);
         let client = self.client()?;
         let method = reqwest::Method::from_bytes(request.method().as_str().as_bytes())
@@ -362,15 +344,9 @@ pub fn kernel_errno(error: &reqwest::Error) -> Option<i32> {
 
 /// Returns the innermost cause; the outer ones say nothing.
 pub fn root_cause(error: &reqwest::Error) -> String {
-    let mut text = innermost(error);
-    if let Some(at) = text.find(" (os error") {
-        text.truncate(at);
-    }
+    let text = innermost(error);
     // The server may have written part of it.
-    match text.char_indices().nth(200) {
-        Some((at, _)) => text[..at].to_owned(),
-        None => text,
-    }
+    without_number(&text).chars().take(200).collect()
 }
 
 /// Waits for `work` until `deadline`; `None` if it was not done by then. Dropping it closes its connection.
