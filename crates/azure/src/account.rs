@@ -91,15 +91,13 @@ impl Account {
         own: Option<Credential>,
     ) -> Result<Account, AccountError> {
         // Earlier sources decide what a later one may add; a URL with a SAS may override all.
-        let mut found = AccountBuilder::about(service);
-        found.own = own;
+        let mut found = AccountBuilder::new(service, own);
         let url = url.map(split_url).transpose()?;
         let env = trimmed(get);
         for name in [STRING, ACCOUNT, KEY, SAS, SUFFIX] {
             refuse_quotes(name, env(name).as_deref())?;
         }
         if let Some(text) = env(STRING) {
-            found.string = true;
             found.connection_string(&text)?;
         }
         if let Some(name) = env(ACCOUNT) {
@@ -396,7 +394,6 @@ pub struct Service {
     pub(super) part: &'static str,
     pub(super) variable: Option<&'static str>,
     pub(super) emulator: &'static str,
-    pub(super) differs: &'static str,
     // Connections to keep open: each message in work renews its lock; a lease needs one, and one for reads.
     pub(super) idle: usize,
 }
@@ -407,7 +404,6 @@ pub static BLOB: Service = Service {
     part: "BlobEndpoint",
     variable: None,
     emulator: "http://127.0.0.1:10000/devstoreaccount1",
-    differs: "different blob endpoints",
     idle: 2,
 };
 
@@ -417,7 +413,6 @@ pub static QUEUE: Service = Service {
     part: "QueueEndpoint",
     variable: Some("AZURE_STORAGE_QUEUE_ENDPOINT"),
     emulator: "http://127.0.0.1:10001/devstoreaccount1",
-    differs: "different queue endpoints",
     idle: 32,
 };
 

@@ -6,7 +6,9 @@ use azure_core::credentials::Secret;
 use url::Url;
 
 use super::account::{Account, AccountError, Service, contradiction, malformed, missing};
-use super::address::{SplitUrl, end_of, is_loopback, is_sas, names_the_emulator, safe, split_url};
+use super::address::{
+    SplitUrl, end_of, is_loopback, is_sas, names_the_emulator, parsed, safe, split_url,
+};
 use super::credential::{
     Auth, AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
     unknown_part,
@@ -39,7 +41,7 @@ type Setting<T> = Option<(T, Source)>;
 
 pub(super) struct AccountBuilder {
     service: &'static Service,
-    pub(super) string: bool,
+    string: bool,
     name: Setting<String>,
     key: Setting<String>,
     sas: Setting<String>,
@@ -47,7 +49,7 @@ pub(super) struct AccountBuilder {
     suffix: Setting<String>,
     protocol: Option<String>,
     // The program's; no variable or URL can hold one.
-    pub(super) own: Option<Credential>,
+    own: Option<Credential>,
 }
 
 fn demand(fits: bool, what: &str, source: Source, why: &str) -> Result<()> {
@@ -69,7 +71,7 @@ fn agree<T: PartialEq>(slot: &mut Setting<T>, value: T, source: Source, about: &
 }
 
 impl AccountBuilder {
-    pub(super) fn about(service: &'static Service) -> AccountBuilder {
+    pub(super) fn new(service: &'static Service, own: Option<Credential>) -> AccountBuilder {
         AccountBuilder {
             service,
             string: false,
@@ -79,7 +81,7 @@ impl AccountBuilder {
             endpoint: None,
             suffix: None,
             protocol: None,
-            own: None,
+            own,
         }
     }
 
@@ -120,12 +122,12 @@ impl AccountBuilder {
     }
 
     pub(super) fn at(&mut self, endpoint: Url, source: Source) -> Result<()> {
-        agree(&mut self.endpoint, endpoint, source, self.service.differs)
+        let about = format!("different {} endpoints", self.service.word);
+        agree(&mut self.endpoint, endpoint, source, &about)
     }
 
     pub(super) fn endpoint(text: &str, what: &str) -> Result<Url> {
-        let url = Url::parse(text.trim_end_matches('/'))
-            .map_err(|error| malformed(what, format!("is not a URL: {error}")))?;
+        let url = parsed(text.trim_end_matches('/'), what)?;
         // No address has a `=` in its path, but a pasted SAS has, and messages would show it.
         let query = url.query().is_some() || url.path().contains('=');
         if query || !url.username().is_empty() || url.password().is_some() {
@@ -139,6 +141,7 @@ impl AccountBuilder {
     }
 
     pub(super) fn connection_string(&mut self, text: &str) -> Result<()> {
+        self.string = true;
         let part = self.service.part;
         for (name, value) in connection_string(text, STRING)? {
             match name.as_str() {
@@ -200,10 +203,7 @@ impl AccountBuilder {
         if let Some(sas) = &url.sas {
             if !same_account && self.endpoint.as_ref().is_none_or(|(_, s)| *s != THE_FLAG) {
                 // Settings for another account are not about this lock.
-                *self = AccountBuilder {
-                    own: self.own.take(),
-                    ..AccountBuilder::about(self.service)
-                };
+                *self = AccountBuilder::new(self.service, self.own.take());
             }
             self.sas(sas, THE_URL)?;
         }

@@ -63,6 +63,10 @@ pub(super) fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
     })
 }
 
+pub(super) fn parsed(text: &str, what: &str) -> Result<Url, AccountError> {
+    Url::parse(text).map_err(|error| malformed(what, format!("is not a URL: {error}")))
+}
+
 /// Parses the URL of a blob or queue as typed, and splits it; `what` names it in an error.
 pub fn typed_url(text: &str, what: &str) -> Result<(Url, SplitUrl), AccountError> {
     let unreadable = |why: &str| malformed(what, format!("cannot be read: {why}"));

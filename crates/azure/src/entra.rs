@@ -19,6 +19,7 @@ use azure_identity::{
 use url::Url;
 
 use super::account::{AccountError, malformed, missing};
+use super::address::parsed;
 use super::credential::{
     Auth, CLIENT, CLIENT_SECRET, Env, IDENTITY_ENDPOINT, Purpose, TENANT, TOKEN_FILE,
 };
@@ -413,8 +414,7 @@ fn nearby(env: &Env<'_>, variable: &str) -> Result<Option<Url>, AccountError> {
     let Some(text) = env(variable) else {
         return Ok(None);
     };
-    let url =
-        Url::parse(&text).map_err(|error| malformed(variable, format!("is not a URL: {error}")))?;
+    let url = parsed(&text, variable)?;
     let near = url.scheme() == "https" || is_near(&url);
     match (near, url.host_str()) {
         (true, Some(_)) => Ok(Some(url)),
@@ -434,8 +434,7 @@ fn cloud(env: &Env<'_>, endpoint: &Url) -> Result<Arc<CloudConfiguration>, Accou
                 true => text,
                 false => format!("https://{text}"),
             };
-            let url = Url::parse(&text)
-                .map_err(|error| malformed(AUTHORITY, format!("is not a URL: {error}")))?;
+            let url = parsed(&text, AUTHORITY)?;
             if url.scheme() != "https" {
                 return Err(malformed(AUTHORITY, "does not begin with https://"));
             }

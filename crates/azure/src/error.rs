@@ -153,6 +153,23 @@ impl Answer {
         matches!(self.status, 400..=499) && self.code.is_some()
     }
 
+    /// Returns whether a refusal blames the credential; `None` for a doubt.
+    fn denies(&self, proven: bool) -> Option<bool> {
+        match (self.status, self.code.as_deref()) {
+            _ if self.page => None,
+            // A refusal even if proven, because only a new credential ends it.
+            (401 | 403, Some(_))
+            | (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => Some(true),
+            _ if proven => None,
+            (401 | 403, _) => Some(true),
+            // A deletion takes a while. If a condition is not met, another candidate was faster.
+            (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet"))
+            | (408 | 429, _) => None,
+            (400..=499, Some(_)) => Some(false),
+            _ => None,
+        }
+    }
+
     fn why(&self) -> String {
         let status = self.status;
         match &self.code {
@@ -185,13 +202,7 @@ impl ServiceError {
             }
             // Nothing can have been done without a connection; after a lost one an acquire may have succeeded.
             ErrorKind::Connection => ServiceError::Unsent(error.to_string()),
-            ErrorKind::Io
-                if error
-                    .get_ref()
-                    .is_some_and(|inner| inner.is::<StaleAnswer>()) =>
-            {
-                ServiceError::Stale
-            }
+            ErrorKind::Io if error.downcast_ref::<StaleAnswer>().is_some() => ServiceError::Stale,
             ErrorKind::Io => ServiceError::Silence(error.to_string()),
             ErrorKind::Credential => ServiceError::Denied(innermost(error)),
             _ => ServiceError::Ours(error.to_string()),
@@ -345,26 +356,13 @@ impl ServiceError {
     /// credentials are no doubt.
     pub fn failure(&self, operation: Operation, target: &str, proven: bool) -> Failure {
         let denied = match self {
-            ServiceError::Ours(_) => false,
-            ServiceError::Denied(_) => true,
-            ServiceError::Answer(answer) if !answer.page => {
-                match (answer.status, answer.code.as_deref()) {
-                    // A refusal even if proven, because only a new credential ends it.
-                    (401 | 403, Some(_))
-                    | (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => true,
-                    _ if proven => return self.doubt(operation),
-                    (401 | 403, _) => true,
-                    // A deletion takes a while. If a condition is not met, another candidate was faster.
-                    (
-                        _,
-                        Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet"),
-                    )
-                    | (408 | 429, _) => return self.doubt(operation),
-                    (400..=499, Some(_)) => false,
-                    _ => return self.doubt(operation),
-                }
-            }
-            _ => return self.doubt(operation),
+            ServiceError::Ours(_) => Some(false),
+            ServiceError::Denied(_) => Some(true),
+            ServiceError::Answer(answer) => answer.denies(proven),
+            _ => None,
+        };
+        let Some(denied) = denied else {
+            return self.doubt(operation);
         };
         let advice = self.advice(operation).map(|text| format!(": {text}"));
         Failure::Fatal {

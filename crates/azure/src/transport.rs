@@ -4,7 +4,6 @@
 //! It must never retry: the core does, within the lease's time. Its limits only end waiting; they never judge a
 //! lease.
 
-use std::collections::HashMap;
 use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
@@ -21,9 +20,9 @@ use azure_core::async_runtime::{
     AbortableTask, AsyncRuntime, SpawnedTask, TaskFuture, set_async_runtime,
 };
 use azure_core::error::{Error, ErrorKind, Result};
-use azure_core::http::headers::{HeaderName, HeaderValue, Headers};
+use azure_core::http::headers::{HeaderName, Headers};
 use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
-use url::Url;
+use url::{Position, Url};
 
 use super::credential::CaCertificates;
 use super::error::{ServiceError, innermost};
@@ -255,15 +254,10 @@ pub(super) async fn body_within(
 }
 
 fn headers(map: &reqwest::header::HeaderMap) -> Result<Headers> {
-    let mut headers = HashMap::new();
+    let mut headers = Headers::new();
     for (name, value) in map {
         match std::str::from_utf8(value.as_bytes()) {
-            Ok(text) => {
-                headers.insert(
-                    HeaderName::from(name.as_str().to_owned()),
-                    HeaderValue::from(text.to_owned()),
-                );
-            }
+            Ok(text) => headers.insert(name.as_str().to_owned(), text.to_owned()),
             // A write replaces all metadata of a blob: this entry would be lost.
             Err(_) if name.as_str().starts_with("x-ms-meta-") => {
                 return Err(Error::with_message(
@@ -277,7 +271,7 @@ fn headers(map: &reqwest::header::HeaderMap) -> Result<Headers> {
             Err(_) => {}
         }
     }
-    Ok(Headers::from(headers))
+    Ok(headers)
 }
 
 /// Returns one header's value, if it exists and is text.
@@ -289,11 +283,10 @@ pub fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
 /// not, an acquire has obtained nothing.
 fn told(error: reqwest::Error, way: Option<String>) -> Error {
     let url = error.url();
-    let server = url.and_then(|url| {
-        let port = url.port().map(|port| format!(":{port}"));
-        Some(url.host_str()?.to_owned() + &port.unwrap_or_default())
-    });
-    let server = server.unwrap_or_else(|| "the server".to_owned());
+    let server = match url.filter(|url| url.has_host()) {
+        Some(url) => url[Position::BeforeHost..Position::AfterPort].to_owned(),
+        None => "the server".to_owned(),
+    };
     let is_direct = url.is_some_and(|url| url.scheme() == "http");
     // The library's text has the whole URL, and with that a SAS.
     let error = error.without_url();
@@ -302,19 +295,17 @@ fn told(error: reqwest::Error, way: Option<String>) -> Error {
     } else if let Some(why) = tls_cause(&error) {
         tls_refusal(&server, why)
     } else {
-        match root_cause(&error) {
-            refused if is_direct && refused == "Connection refused" => {
-                format!("{refused}: nothing listens at {server}")
+        match &*root_cause(&error) {
+            why @ "Connection refused" if is_direct => {
+                format!("{why}: nothing listens at {server}")
             }
             // The library's words for the refusal of a proxy.
-            refusal if refusal.starts_with("tunnel error: ") => "refused".to_owned(),
-            eof if eof == "tls handshake eof" => {
-                format!(
-                    "{server} closed the connection before TLS began: check its port, and whether its address begins \
-                     with http://"
-                )
-            }
-            why => why,
+            why if why.starts_with("tunnel error: ") => "refused".to_owned(),
+            "tls handshake eof" => format!(
+                "{server} closed the connection before TLS began: check its port, and whether its address begins \
+                 with http://"
+            ),
+            why => why.to_owned(),
         }
     };
     let (kind, what) = if error.is_connect() {

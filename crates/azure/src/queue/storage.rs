@@ -61,14 +61,11 @@ pub struct Config {
 
 /// The queue as one worker takes from it.
 pub struct StorageQueue {
+    config: Config,
     service: Arc<Service>,
-    encoding: Option<Encoding>,
     warned: AtomicBool,
-    max_body: usize,
-    create: bool,
     proven: AtomicBool,
     deleted: AtomicBool,
-    account: Account,
 }
 
 impl StorageQueue {
@@ -90,13 +87,10 @@ impl StorageQueue {
                 seconds: i32::try_from(hidden.as_secs()).unwrap_or(i32::MAX),
                 lock_time: hidden - GRAIN,
             }),
-            encoding: config.encoding,
+            config,
             warned: AtomicBool::new(false),
-            max_body: config.max_body,
-            create: config.create,
             proven: AtomicBool::new(false),
             deleted: AtomicBool::new(false),
-            account: config.account,
         })
     }
 
@@ -116,7 +110,7 @@ impl StorageQueue {
                 self.service.lock_time.as_secs()
             );
         }
-        if self.encoding.is_none()
+        if self.config.encoding.is_none()
             && is_ambiguous(&told.text)
             && !self.warned.swap(true, Ordering::Relaxed)
         {
@@ -126,7 +120,7 @@ impl StorageQueue {
                 told.id
             );
         }
-        let encoding = self.encoding.unwrap_or(Encoding::Text);
+        let encoding = self.config.encoding.unwrap_or(Encoding::Text);
         let how = match encoding {
             Encoding::Base64 => "base64",
             Encoding::Text => "text",
@@ -137,7 +131,7 @@ impl StorageQueue {
             lock_time: self.service.lock_time,
             // This worker set the lock duration: no other machine's clock matters.
             first_renewal: None,
-            body: encoding.read(&told.text, self.max_body),
+            body: encoding.read(&told.text, self.config.max_body),
             about: About {
                 encoding: Some(how),
                 ..told.about.clone()
@@ -167,13 +161,13 @@ impl Queue for StorageQueue {
         let client = &self.service.client;
         let told = |error: ServiceError, operation| {
             let failure = error.failure(operation, &self.service.client.name, false);
-            Missing::from(self.account.naming_the_credential(failure))
+            Missing::from(self.config.account.naming_the_credential(failure))
         };
         match client.look(give_up_at).await {
             Ok(()) => {}
             Err(error) if error.code() == Some("QueueNotFound") => {
                 // A mistyped name would create a queue that stays empty.
-                if !self.create {
+                if !self.config.create {
                     return Err(Missing::NoQueue(format!(
                         "no such queue {}: create it, or add --create",
                         client.name
@@ -210,10 +204,10 @@ impl Queue for StorageQueue {
             // After a success a refusal is doubt: a right that is missing for a moment must not end the worker.
             let proven = self.proven.load(Ordering::Relaxed);
             let failure = error.failure(Operation::Take, &self.service.client.name, proven);
-            self.account.naming_the_credential(failure)
+            self.config.account.naming_the_credential(failure)
         })?;
         self.proven.store(true, Ordering::Relaxed);
-        self.account.tell();
+        self.config.account.tell();
         Ok(told
             .into_iter()
             .map(|told| self.message(told, t0))
