@@ -5,10 +5,8 @@ use std::sync::Arc;
 use std::sync::atomic::{AtomicU8, Ordering};
 use std::time::Duration;
 
-#[cfg(debug_assertions)]
-use azure_core::http::HttpClient;
 use azure_core::http::policies::Policy;
-use azure_core::http::{ClientOptions, RetryOptions, Transport};
+use azure_core::http::{ClientOptions, HttpClient, RetryOptions, Transport};
 use azure_core::time::{OffsetDateTime, to_rfc3339};
 use url::Url;
 
@@ -41,6 +39,9 @@ pub struct Account {
     pub(super) sas_end: Option<OffsetDateTime>,
     pub(super) told: Arc<AtomicU8>,
     pub(super) source: Option<&'static str>,
+    // Instead of the client, in tests.
+    #[cfg(debug_assertions)]
+    pub(super) network: Option<Arc<dyn HttpClient>>,
 }
 
 impl fmt::Debug for Account {
@@ -90,15 +91,13 @@ impl Account {
         own: Option<Credential>,
     ) -> Result<Account, AccountError> {
         // Earlier sources decide what a later one may add; a URL with a SAS may override all.
-        let mut found = AccountBuilder::about(service);
-        found.own = own;
+        let mut found = AccountBuilder::new(service, own);
         let url = url.map(split_url).transpose()?;
         let env = trimmed(get);
         for name in [STRING, ACCOUNT, KEY, SAS, SUFFIX] {
             refuse_quotes(name, env(name).as_deref())?;
         }
         if let Some(text) = env(STRING) {
-            found.string = true;
             found.connection_string(&text)?;
         }
         if let Some(name) = env(ACCOUNT) {
@@ -209,26 +208,20 @@ impl Account {
     pub fn sas_end(&self) -> Option<(String, bool)> {
         let end = self.sas_end?;
         let left = end - OffsetDateTime::now_utc();
+        let name = self.credential_name();
         let ends = if left.is_positive() {
             "expires"
         } else {
             "expired"
         };
-        let soon = left < LAST_WEEK;
-        Some((
-            format!("{} {ends} at {}", self.credential_name(), to_rfc3339(&end)),
-            soon,
-        ))
+        let text = format!("{name} {ends} at {}", to_rfc3339(&end));
+        Some((text, left < LAST_WEEK))
     }
 
     /// Logs the end of the SAS: once, and when its last week begins.
     pub fn tell(&self) {
         let known = self.sas_end();
-        let level = if known.as_ref().is_some_and(|(_, soon)| *soon) {
-            2
-        } else {
-            1
-        };
+        let level = 1 + u8::from(matches!(known, Some((_, true))));
         let told = self.told.fetch_max(level, Ordering::Relaxed);
         if told >= level {
             return;
@@ -285,12 +278,15 @@ impl Account {
             clock: Arc::clone(&self.clock),
             client: Arc::clone(&self.client),
         });
+        let transport: Arc<dyn HttpClient> = Arc::clone(&self.client) as _;
+        #[cfg(debug_assertions)]
+        let transport = self.network.clone().unwrap_or(transport);
         ClientOptions {
             // Last, so that what they sign is what is sent.
             per_try_policies: signing.into_iter().chain([own_answers as _]).collect(),
             // The clients' retries outlast a lease (74 to 82 s), and would repeat what may have been done.
             retry: RetryOptions::none(),
-            transport: Some(Transport::new(Arc::clone(&self.client) as _)),
+            transport: Some(Transport::new(transport)),
             ..ClientOptions::default()
         }
     }
@@ -299,8 +295,8 @@ impl Account {
     #[cfg(debug_assertions)]
     #[must_use]
     pub fn over(self, network: Arc<dyn HttpClient>) -> Account {
-        let client = Arc::new(Client::simulated(network));
-        Account { client, ..self }
+        let network = Some(network);
+        Account { network, ..self }
     }
 
     /// Clock that dates requests.
@@ -328,7 +324,7 @@ impl Account {
     }
 }
 
-/// Reason why the sources give no account.
+/// Reason why the sources give no account, or a text no queue.
 #[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
 pub enum AccountError {
     /// A part is missing.
@@ -398,7 +394,6 @@ pub struct Service {
     pub(super) part: &'static str,
     pub(super) variable: Option<&'static str>,
     pub(super) emulator: &'static str,
-    pub(super) differs: &'static str,
     // Connections to keep open: each message in work renews its lock; a lease needs one, and one for reads.
     pub(super) idle: usize,
 }
@@ -409,7 +404,6 @@ pub static BLOB: Service = Service {
     part: "BlobEndpoint",
     variable: None,
     emulator: "http://127.0.0.1:10000/devstoreaccount1",
-    differs: "different blob endpoints",
     idle: 2,
 };
 
@@ -419,7 +413,6 @@ pub static QUEUE: Service = Service {
     part: "QueueEndpoint",
     variable: Some("AZURE_STORAGE_QUEUE_ENDPOINT"),
     emulator: "http://127.0.0.1:10001/devstoreaccount1",
-    differs: "different queue endpoints",
     idle: 32,
 };
 

@@ -6,7 +6,9 @@ use azure_core::credentials::Secret;
 use url::Url;
 
 use super::account::{Account, AccountError, Service, contradiction, malformed, missing};
-use super::address::{SplitUrl, end_of, is_loopback, is_sas, names_the_emulator, safe, split_url};
+use super::address::{
+    SplitUrl, end_of, is_loopback, is_sas, names_the_emulator, parsed, safe, split_url,
+};
 use super::credential::{
     Auth, AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
     unknown_part,
@@ -24,6 +26,7 @@ pub const KEY: &str = "AZURE_STORAGE_KEY";
 /// Variable with a shared access signature.
 pub const SAS: &str = "AZURE_STORAGE_SAS_TOKEN";
 pub(super) const SUFFIX: &str = "AZURE_STORAGE_ENDPOINT_SUFFIX";
+const WHOLE: &str = "copy the whole connection string into AZURE_STORAGE_CONNECTION_STRING";
 pub(super) const THE_URL: &str = "the URL";
 pub(super) const THE_FLAG: &str = "--emulator";
 
@@ -38,7 +41,7 @@ type Setting<T> = Option<(T, Source)>;
 
 pub(super) struct AccountBuilder {
     service: &'static Service,
-    pub(super) string: bool,
+    string: bool,
     name: Setting<String>,
     key: Setting<String>,
     sas: Setting<String>,
@@ -46,7 +49,14 @@ pub(super) struct AccountBuilder {
     suffix: Setting<String>,
     protocol: Option<String>,
     // The program's; no variable or URL can hold one.
-    pub(super) own: Option<Credential>,
+    own: Option<Credential>,
+}
+
+fn demand(fits: bool, what: &str, source: Source, why: &str) -> Result<()> {
+    match fits {
+        true => Ok(()),
+        false => Err(malformed(format!("{what} in {source}"), why)),
+    }
 }
 
 fn agree<T: PartialEq>(slot: &mut Setting<T>, value: T, source: Source, about: &str) -> Result<()> {
@@ -61,7 +71,7 @@ fn agree<T: PartialEq>(slot: &mut Setting<T>, value: T, source: Source, about: &
 }
 
 impl AccountBuilder {
-    pub(super) fn about(service: &'static Service) -> AccountBuilder {
+    pub(super) fn new(service: &'static Service, own: Option<Credential>) -> AccountBuilder {
         AccountBuilder {
             service,
             string: false,
@@ -71,77 +81,53 @@ impl AccountBuilder {
             endpoint: None,
             suffix: None,
             protocol: None,
-            own: None,
+            own,
         }
     }
 
     pub(super) fn name(&mut self, name: &str, source: Source) -> Result<()> {
-        let fits = (3..=24).contains(&name.len())
-            && name
-                .bytes()
-                .all(|b| b.is_ascii_lowercase() || b.is_ascii_digit());
-        if !fits {
-            return Err(malformed(
-                format!("the account name in {source}"),
-                "is not 3 to 24 lower-case letters and digits",
-            ));
-        }
-        agree(
-            &mut self.name,
-            name.to_owned(),
-            source,
-            "different accounts",
-        )
+        let of_name = |b: u8| b.is_ascii_lowercase() || b.is_ascii_digit();
+        let fits = (3..=24).contains(&name.len()) && name.bytes().all(of_name);
+        let why = "is not 3 to 24 lower-case letters and digits";
+        demand(fits, "the account name", source, why)?;
+        let name = name.to_owned();
+        agree(&mut self.name, name, source, "different accounts")
     }
 
     pub(super) fn key(&mut self, key: &str, source: Source) -> Result<()> {
         // Otherwise only the first request would report it.
-        if azure_core::base64::decode(key).map_or(true, |bytes| bytes.is_empty()) {
-            return Err(malformed(
-                format!("the account key in {source}"),
-                "is not base64: copy it again, whole",
-            ));
-        }
+        let fits = azure_core::base64::decode(key).is_ok_and(|bytes| !bytes.is_empty());
+        let why = "is not base64: copy it again, whole";
+        demand(fits, "the account key", source, why)?;
         agree(&mut self.key, key.to_owned(), source, "different keys")
     }
 
     pub(super) fn sas(&mut self, sas: &str, source: Source) -> Result<()> {
         // Azure's portal shows a question mark, the CLI none.
         let sas = sas.strip_prefix('?').unwrap_or(sas);
-        if !is_sas(sas) {
-            return Err(malformed(
-                format!("the SAS in {source}"),
-                "has no signature ('sig='): copy it again, whole",
-            ));
-        }
+        let why = "has no signature ('sig='): copy it again, whole";
+        demand(is_sas(sas), "the SAS", source, why)?;
         agree(&mut self.sas, sas.to_owned(), source, "different SAS")
     }
 
     pub(super) fn suffix(&mut self, suffix: &str, source: Source) -> Result<()> {
         // It becomes part of an address that receives the key's signatures.
-        let label = |label: &str| {
-            !label.is_empty()
-                && label
-                    .bytes()
-                    .all(|b| b.is_ascii_alphanumeric() || b == b'-')
-        };
-        if !suffix.split('.').all(label) {
-            return Err(malformed(
-                format!("the endpoint suffix in {source}"),
-                "is not a domain like core.windows.net",
-            ));
-        }
+        let of_label = |b: u8| b.is_ascii_alphanumeric() || b == b'-';
+        let is_label = |label: &str| !label.is_empty() && label.bytes().all(of_label);
+        let fits = suffix.split('.').all(is_label);
+        let why = "is not a domain like core.windows.net";
+        demand(fits, "the endpoint suffix", source, why)?;
         let suffix = suffix.to_owned();
         agree(&mut self.suffix, suffix, source, "different clouds")
     }
 
     pub(super) fn at(&mut self, endpoint: Url, source: Source) -> Result<()> {
-        agree(&mut self.endpoint, endpoint, source, self.service.differs)
+        let about = format!("different {} endpoints", self.service.word);
+        agree(&mut self.endpoint, endpoint, source, &about)
     }
 
     pub(super) fn endpoint(text: &str, what: &str) -> Result<Url> {
-        let url = Url::parse(text.trim_end_matches('/'))
-            .map_err(|error| malformed(what, format!("is not a URL: {error}")))?;
+        let url = parsed(text.trim_end_matches('/'), what)?;
         // No address has a `=` in its path, but a pasted SAS has, and messages would show it.
         let query = url.query().is_some() || url.path().contains('=');
         if query || !url.username().is_empty() || url.password().is_some() {
@@ -155,20 +141,22 @@ impl AccountBuilder {
     }
 
     pub(super) fn connection_string(&mut self, text: &str) -> Result<()> {
+        self.string = true;
         let part = self.service.part;
         for (name, value) in connection_string(text, STRING)? {
             match name.as_str() {
-                "usedevelopmentstorage" if value.eq_ignore_ascii_case("true") => {
+                "usedevelopmentstorage" => {
+                    let is_true = value.eq_ignore_ascii_case("true");
+                    demand(
+                        is_true,
+                        "UseDevelopmentStorage",
+                        STRING,
+                        "can only be 'true'",
+                    )?;
                     self.name(EMULATOR, STRING)?;
                     self.key(EMULATOR_KEY, STRING)?;
                     let url = Self::endpoint(self.service.emulator, "UseDevelopmentStorage")?;
                     self.at(url, STRING)?;
-                }
-                "usedevelopmentstorage" => {
-                    return Err(malformed(
-                        format!("UseDevelopmentStorage in {STRING}"),
-                        "can only be 'true'",
-                    ));
                 }
                 "accountname" => self.name(value, STRING)?,
                 "accountkey" => self.key(value, STRING)?,
@@ -215,10 +203,7 @@ impl AccountBuilder {
         if let Some(sas) = &url.sas {
             if !same_account && self.endpoint.as_ref().is_none_or(|(_, s)| *s != THE_FLAG) {
                 // Settings for another account are not about this lock.
-                *self = AccountBuilder {
-                    own: self.own.take(),
-                    ..AccountBuilder::about(self.service)
-                };
+                *self = AccountBuilder::new(self.service, self.own.take());
             }
             self.sas(sas, THE_URL)?;
         }
@@ -228,133 +213,118 @@ impl AccountBuilder {
         self.at(url.endpoint, THE_URL)
     }
 
-    pub(super) fn finish(self, options: &AuthOptions, env: &Env<'_>) -> Result<Account> {
-        let whole = format!("copy the whole connection string into {STRING}");
-        let by_name = || -> Result<Option<Url>> {
-            let Some((name, _)) = &self.name else {
-                return Ok(None);
-            };
-            let protocol = self.protocol.as_deref().unwrap_or("https");
-            if protocol != "https" && protocol != "http" {
-                return Err(malformed(
-                    format!("DefaultEndpointsProtocol in {STRING}"),
-                    "is neither 'https' nor 'http'",
+    /// Returns the address: the one that is set, else by the account's name.
+    fn address(&self, auth: Auth, env: &Env<'_>) -> Result<Url> {
+        if let Some((url, _)) = &self.endpoint {
+            return Ok(url.clone());
+        }
+        let Some((name, _)) = &self.name else {
+            if self.string {
+                return Err(missing(
+                    format!("AccountName (or {})", self.service.part),
+                    WHOLE,
                 ));
             }
-            let suffix = self
-                .suffix
-                .as_ref()
-                .map_or("core.windows.net", |said| &said.0);
-            let text = format!("{protocol}://{name}.{}.{suffix}", self.service.word);
-            Self::endpoint(&text, "EndpointSuffix").map(Some)
+            let how = match auth {
+                Auth::Entra | Auth::Workload | Auth::Managed | Auth::Cli => format!(
+                    "{} needs its name: set {ACCOUNT}, or pass the whole URL",
+                    auth.flag()
+                ),
+                Auth::Auto | Auth::Key | Auth::Sas => format!(
+                    "set {STRING}, or {ACCOUNT} with {KEY} or {SAS}, or alone for Entra ID (an empty one counts as \
+                     unset; cron and sudo drop a shell's); or use --emulator"
+                ),
+            };
+            return Err(missing("the storage account", how));
         };
-        let endpoint = match &self.endpoint {
-            Some((url, _)) => url.clone(),
-            None => by_name()?.ok_or_else(|| {
-                if self.string {
-                    let part = format!("AccountName (or {})", self.service.part);
-                    return missing(part, &*whole);
-                }
-                let how = match options.auth {
-                    Auth::Entra | Auth::Workload | Auth::Managed | Auth::Cli => format!(
-                        "{} needs its name: set {ACCOUNT}, or pass the whole URL",
-                        options.auth.flag()
-                    ),
-                    Auth::Auto | Auth::Key | Auth::Sas => {
-                        format!(
-                            "set {STRING}, or {ACCOUNT} with {KEY} or {SAS}, or alone for Entra ID \
-                                 (an empty one counts as unset; cron and sudo drop a shell's); or use --emulator"
-                        )
-                    }
-                };
-                missing("the storage account", how)
-            })?,
-        };
-        if self.endpoint.is_none() && env(ENDPOINT).is_some() {
+        let protocol = self.protocol.as_deref().unwrap_or("https");
+        let fits = matches!(protocol, "https" | "http");
+        let why = "is neither 'https' nor 'http'";
+        demand(fits, "DefaultEndpointsProtocol", STRING, why)?;
+        let suffix = self
+            .suffix
+            .as_ref()
+            .map_or("core.windows.net", |set| &set.0);
+        let text = format!("{protocol}://{name}.{}.{suffix}", self.service.word);
+        let url = Self::endpoint(&text, "EndpointSuffix")?;
+        if env(ENDPOINT).is_some() {
             let how = format!("is not read: pass the whole URL, or set {STRING}; or unset it");
             return Err(malformed(ENDPOINT, how));
         }
+        Ok(url)
+    }
+
+    pub(super) fn finish(self, options: &AuthOptions, env: &Env<'_>) -> Result<Account> {
+        let endpoint = self.address(options.auth, env)?;
         // Again: the address may consist of parts.
         safe(&endpoint)?;
-        let name = match (&self.name, split_url(&endpoint)?.account) {
-            (Some((name, _)), _) => Some(name.clone()),
-            (None, in_endpoint) => in_endpoint,
-        };
+        let in_endpoint = split_url(&endpoint)?.account;
+        let name = self.name.map(|(name, _)| name).or(in_endpoint);
         let https = endpoint.scheme() == "https";
         let proxy = match https {
             true => Proxy::find(env, &endpoint)?,
             false => None,
         };
-        let client = Client::new(https, self.service.idle).trusting(options.trust()?);
-        let client = Arc::new(client.through(proxy));
+        let client = Client::new(https, self.service.idle, options.trust()?, proxy);
+        let client = Arc::new(client);
         // Name and key of the emulator are public: only they may go over plain http to another host.
         let is_local = is_loopback(&endpoint);
         let known_key = matches!(&self.key, Some((key, _)) if key == EMULATOR_KEY)
             && (is_local || name.as_deref() == Some(EMULATOR));
-        let unsafe_host = (endpoint.scheme() == "http" && !is_local)
-            .then(|| endpoint.host_str().unwrap_or_default().to_owned());
-        if let (Some(host), false) = (&unsafe_host, known_key) {
-            let host = host.clone();
-            return Err(AccountError::PlainHttp { host });
-        }
-        let sources = (
-            self.key.as_ref().map(|(_, source)| *source),
-            self.sas.as_ref().map(|(_, source)| *source),
-        );
-        let (auth, by_key) = match env(MODE).as_deref() {
-            Some(_) if options.auth != Auth::Auto || known_key || self.own.is_some() => {
-                (options.auth, false)
-            }
-            Some(_) if sources.1 == Some(THE_URL) => (Auth::Auto, false),
-            None => (options.auth, false),
-            Some("login") => (Auth::Entra, false),
-            Some("key") => (Auth::Auto, true),
-            Some(_) => return Err(malformed(MODE, "is neither 'key' nor 'login'")),
+        let is_exposed = !https && !is_local;
+        let refuse_plain_http = || {
+            let host = endpoint.host_str().unwrap_or_default().to_owned();
+            Err(AccountError::PlainHttp { host })
         };
-        let flag = match auth == options.auth {
-            true => auth.flag(),
-            false => "AZURE_STORAGE_AUTH_MODE=login".to_owned(),
+        if is_exposed && !known_key {
+            return refuse_plain_http();
+        }
+        let sas_in_url = matches!(&self.sas, Some((_, source)) if *source == THE_URL);
+        let is_chosen = options.auth != Auth::Auto || known_key || self.own.is_some() || sas_in_url;
+        let mode = env(MODE).filter(|_| !is_chosen);
+        let (auth, flag) = match mode.as_deref() {
+            None | Some("key") => (options.auth, options.auth.flag()),
+            Some("login") => (Auth::Entra, format!("{MODE}=login")),
+            Some(_) => return Err(malformed(MODE, "is neither 'key' nor 'login'")),
         };
         let needs = |what, variable| {
             let how = format!("{flag} needs one: set {variable}, or a whole {STRING}");
-            Err(missing(what, how))
+            missing(what, how)
         };
+        let key = self.key.map(|(key, source)| Found {
+            credential: Credential::Key {
+                name: name.clone().unwrap_or_default(),
+                key: Secret::new(key),
+            },
+            kind: "the account key",
+            source,
+            typed: source == THE_FLAG,
+            // The emulator's key opens nothing else, so an identity does not contradict it.
+            is_meant: known_key,
+        });
+        let sas = self.sas.map(|(sas, source)| Found {
+            credential: Credential::Sas(Secret::new(sas)),
+            kind: "the SAS",
+            source,
+            typed: sas_in_url,
+            is_meant: sas_in_url,
+        });
         let offered = Offered {
-            key: match self.key {
-                None => needs("the account key", KEY),
-                Some((key, source)) => Ok(Found {
-                    credential: Credential::Key {
-                        name: name.clone().unwrap_or_default(),
-                        key: Secret::new(key),
-                    },
-                    what: format!("the account key in {source}"),
-                    typed: source == THE_FLAG,
-                    // The emulator's key opens nothing else, so an identity does not contradict it.
-                    is_meant: known_key,
-                }),
-            },
-            sas: match self.sas {
-                None => needs("the SAS", SAS),
-                Some((sas, source)) => Ok(Found {
-                    credential: Credential::Sas(Secret::new(sas)),
-                    what: format!("the SAS in {source}"),
-                    typed: source == THE_URL,
-                    is_meant: source == THE_URL,
-                }),
-            },
-            token: match endpoint.scheme() {
-                "https" => Ok(()),
-                _ => Err(missing(
+            key: key.ok_or_else(|| needs("the account key", KEY)),
+            sas: sas.ok_or_else(|| needs("the SAS", SAS)),
+            token: match https {
+                true => Ok(()),
+                false => Err(missing(
                     "https",
                     format!(
                         "{flag}: a token is never sent over plain http, and the endpoint is {endpoint}"
                     ),
                 )),
             },
-            needed: match endpoint.scheme() {
-                _ if self.string => Err(missing("AccountKey (or SharedAccessSignature)", whole)),
-                "https" => Ok(()),
-                _ => Err(missing(
+            needed: match https {
+                _ if self.string => Err(missing("AccountKey (or SharedAccessSignature)", WHOLE)),
+                true => Ok(()),
+                false => Err(missing(
                     "the credential",
                     format!(
                         "set {KEY} or {SAS}, or a whole {STRING}; for the emulator use --emulator"
@@ -362,44 +332,41 @@ impl AccountBuilder {
                 )),
             },
         };
-        let chosen = match (self.own, &offered.key, &offered.sas) {
-            (None, ..) => choose(auth, offered, env).and_then(|chosen| match chosen {
-                None if by_key => Err(missing(
-                    "the account key",
-                    format!("{MODE} says 'key': set {KEY} or a whole {STRING}, or unset {MODE}"),
-                )),
-                chosen => Ok(chosen),
-            }),
-            (Some(own), Err(_), Err(_)) => offered.token.map(|()| Some(own)),
-            (Some(_), Ok(found), _) | (Some(_), _, Ok(found)) => {
-                let own = "the token credential";
-                Err(contradiction(
-                    found.what.clone(),
-                    own,
-                    "one credential is needed, not two",
-                ))
-            }
+        let found = match &self.own {
+            None => choose(auth, offered, env)?,
+            Some(_) => match offered.key.or(offered.sas) {
+                Ok(found) => {
+                    let own = "the token credential";
+                    let about = "one credential is needed, not two";
+                    return Err(contradiction(found.what(), own, about));
+                }
+                Err(_) => offered.token.map(|()| None)?,
+            },
         };
-        let credential = match chosen? {
-            Some(Credential::Key { .. }) if name.is_none() => {
+        let source = found.as_ref().map(|found| found.source);
+        let credential = match (found.map(|found| found.credential), self.own) {
+            (Some(Credential::Key { .. }), _) if name.is_none() => {
                 let advice =
                     format!("an account key needs one: set {ACCOUNT}, or AccountName in {STRING}");
                 return Err(missing("the account's name", advice));
             }
-            Some(credential) => credential,
-            None => {
+            (Some(credential), _) | (None, Some(credential)) => credential,
+            (None, None) if mode.as_deref() == Some("key") => {
+                let how =
+                    format!("{MODE} says 'key': set {KEY} or a whole {STRING}, or unset {MODE}");
+                return Err(missing("the account key", how));
+            }
+            (None, None) => {
                 let client = Arc::clone(&client);
                 Credential::entra(auth, env, &endpoint, client, STORAGE)?
             }
         };
-        if let (Some(host), false) = (unsafe_host, matches!(credential, Credential::Key { .. })) {
-            return Err(AccountError::PlainHttp { host });
+        if is_exposed && !matches!(credential, Credential::Key { .. }) {
+            return refuse_plain_http();
         }
-        let (source, sas_end) = match &credential {
-            Credential::Key { .. } => (sources.0, None),
-            Credential::Sas(sas) => (sources.1, end_of(sas.secret())),
-            #[cfg(feature = "entra")]
-            Credential::Token(_) => (None, None),
+        let sas_end = match &credential {
+            Credential::Sas(sas) => end_of(sas.secret()),
+            _ => None,
         };
         Ok(Account {
             source,
@@ -411,6 +378,8 @@ impl AccountBuilder {
             client,
             clock: Arc::default(),
             endpoint,
+            #[cfg(debug_assertions)]
+            network: None,
         })
     }
 }

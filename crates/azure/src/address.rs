@@ -29,7 +29,7 @@ pub fn is_label(name: &str) -> bool {
 
 /// Splits a service's URL: the account is the host's first label, or, for local hosts and IP addresses, the
 /// first part of the path.
-pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
+pub(super) fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
     safe(url)?;
     let path = url.path().trim_start_matches('/');
     let mut endpoint = url.clone();
@@ -61,6 +61,36 @@ pub fn split_url(url: &Url) -> Result<SplitUrl, AccountError> {
         path: path.to_owned(),
         sas: url.query().filter(|query| is_sas(query)).map(str::to_owned),
     })
+}
+
+pub(super) fn parsed(text: &str, what: &str) -> Result<Url, AccountError> {
+    Url::parse(text).map_err(|error| malformed(what, format!("is not a URL: {error}")))
+}
+
+/// Parses the URL of a blob or queue as typed, and splits it; `what` names it in an error.
+pub fn typed_url(text: &str, what: &str) -> Result<(Url, SplitUrl), AccountError> {
+    let unreadable = |why: &str| malformed(what, format!("cannot be read: {why}"));
+    let url = Url::parse(text).map_err(|error| unreadable(&error.to_string()))?;
+    // A user name may come with a password.
+    if !url.username().is_empty() || url.password().is_some() {
+        return Err(unreadable("it has a user name"));
+    }
+    let split = split_url(&url)?;
+    // Otherwise an operation in the query (`comp=lease`) would become part of every request.
+    if url.query().is_some() && split.sas.is_none() {
+        let why = "has a query that is no SAS ('sig=' is missing): leave the query out";
+        return Err(malformed(what, why));
+    }
+    Ok((url, split))
+}
+
+/// Returns the address of a container or queue.
+pub fn below(endpoint: &Url, name: &str) -> Url {
+    let mut url = endpoint.clone();
+    // Azurite has the account in the path.
+    let base = url.path().trim_end_matches('/').to_owned();
+    url.set_path(&format!("{base}/{name}"));
+    url
 }
 
 /// Returns the part of an address that may be shown: one short line, without pasted secrets.
@@ -116,5 +146,27 @@ pub(super) fn safe(url: &Url) -> Result<(), AccountError> {
             "the URL",
             format!("begins with '{scheme}', not 'https': take the one that Azure's portal shows"),
         )),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn address_below_an_endpoint_keeps_its_path() {
+        for (endpoint, address) in [
+            (
+                "http://127.0.0.1:10001/devstoreaccount1",
+                "http://127.0.0.1:10001/devstoreaccount1/jobs",
+            ),
+            (
+                "https://acct.queue.core.windows.net",
+                "https://acct.queue.core.windows.net/jobs",
+            ),
+        ] {
+            let endpoint = Url::parse(endpoint).expect("a URL");
+            assert_eq!(below(&endpoint, "jobs").as_str(), address);
+        }
     }
 }

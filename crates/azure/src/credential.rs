@@ -212,18 +212,25 @@ impl Credential {
     }
 }
 
-pub(super) struct Found {
+pub(super) struct Found<'a> {
     pub(super) credential: Credential,
-    pub(super) what: String,
+    pub(super) kind: &'static str,
+    pub(super) source: &'a str,
     // Whether it came from a flag or the URL, which choose as clearly as `--auth`.
     pub(super) typed: bool,
     // Whether it wins over Entra ID that variables name.
     pub(super) is_meant: bool,
 }
 
-pub(super) struct Offered {
-    pub(super) key: Result<Found, AccountError>,
-    pub(super) sas: Result<Found, AccountError>,
+impl Found<'_> {
+    pub(super) fn what(&self) -> String {
+        format!("{} in {}", self.kind, self.source)
+    }
+}
+
+pub(super) struct Offered<'a> {
+    pub(super) key: Result<Found<'a>, AccountError>,
+    pub(super) sas: Result<Found<'a>, AccountError>,
     // Whether a token may be sent.
     pub(super) token: Result<(), AccountError>,
     // Whether to try Entra ID if nothing is set or named.
@@ -232,50 +239,45 @@ pub(super) struct Offered {
 
 /// Chooses the credential; `None` is a token of Entra ID. Refuses two where one is needed: the operator may
 /// mean either, and the wrong one can open another account.
-pub(super) fn choose(
+pub(super) fn choose<'a>(
     auth: Auth,
-    offered: Offered,
+    offered: Offered<'a>,
     env: &Env<'_>,
-) -> Result<Option<Credential>, AccountError> {
-    match auth {
-        Auth::Key => Ok(Some(offered.key?.credential)),
-        Auth::Sas => Ok(Some(offered.sas?.credential)),
-        Auth::Auto => {
-            // A managed identity is not named: the machine has one or not.
-            let named = variables::named(env).filter(|_| cfg!(feature = "entra"));
-            let named = named.filter(|_| offered.token.is_ok());
-            match (offered.key, offered.sas, named) {
-                (Ok(key), Ok(sas), _) => Err(contradiction(
-                    key.what,
-                    sas.what,
-                    "one credential is needed, not two",
-                )),
-                (Ok(found), Err(_), Some(named)) | (Err(_), Ok(found), Some(named))
-                    if !found.is_meant =>
-                {
-                    Err(contradiction(
-                        found.what,
-                        named,
-                        "two credentials: choose with --auth key, sas or entra",
-                    ))
-                }
-                (Ok(found), Err(_), _) | (Err(_), Ok(found), _) => Ok(Some(found.credential)),
-                (Err(_), Err(_), Some(_)) => Ok(None),
-                (Err(_), Err(_), None) => offered.needed.map(|()| None),
-            }
-        }
-        Auth::Entra | Auth::Workload | Auth::Managed | Auth::Cli => {
-            // A variable may be for another tool; a flag or URL is not.
-            let mut found = [offered.key, offered.sas].into_iter().flatten();
-            match found.find(|found| found.typed) {
-                Some(found) => Err(contradiction(
-                    found.what,
-                    auth.flag(),
-                    "each brings a credential of its own",
-                )),
-                None => offered.token.map(|()| None),
-            }
-        }
+) -> Result<Option<Found<'a>>, AccountError> {
+    let (found, more) = match (auth, offered.key, offered.sas) {
+        (Auth::Key, key, _) => return key.map(Some),
+        (Auth::Sas, _, sas) => return sas.map(Some),
+        (_, Ok(key), sas) => (Some(key), sas.ok()),
+        (_, Err(_), sas) => (sas.ok(), None),
+    };
+    if auth != Auth::Auto {
+        // A variable may be for another tool; a flag or URL is not.
+        let mut typed = [found, more].into_iter().flatten();
+        return match typed.find(|found| found.typed) {
+            Some(found) => Err(contradiction(
+                found.what(),
+                auth.flag(),
+                "each brings a credential of its own",
+            )),
+            None => offered.token.map(|()| None),
+        };
+    }
+    // A managed identity is not named: the machine has one or not.
+    let named = variables::named(env).filter(|_| cfg!(feature = "entra") && offered.token.is_ok());
+    match (found, more, named) {
+        (Some(key), Some(sas), _) => Err(contradiction(
+            key.what(),
+            sas.what(),
+            "one credential is needed, not two",
+        )),
+        (Some(found), _, Some(named)) if !found.is_meant => Err(contradiction(
+            found.what(),
+            named,
+            "two credentials: choose with --auth key, sas or entra",
+        )),
+        (Some(found), ..) => Ok(Some(found)),
+        (None, _, Some(_)) => Ok(None),
+        (None, _, None) => offered.needed.map(|()| None),
     }
 }
 

@@ -1,7 +1,6 @@
 //! Tokens of Entra ID from the official `azure_identity`, with trafficcop's transport and time limits, without
 //! retries (the crate would ask a metadata service for 72 seconds).
 
-use std::fmt;
 use std::sync::{Arc, OnceLock};
 use std::time::Duration;
 
@@ -20,6 +19,7 @@ use azure_identity::{
 use url::Url;
 
 use super::account::{AccountError, malformed, missing};
+use super::address::parsed;
 use super::credential::{
     Auth, CLIENT, CLIENT_SECRET, Env, IDENTITY_ENDPOINT, Purpose, TENANT, TOKEN_FILE,
 };
@@ -97,14 +97,6 @@ pub(super) struct Entra {
     picked: OnceLock<usize>,
     purpose: Purpose,
     reading: Arc<tokio::sync::Mutex<()>>,
-}
-
-impl fmt::Debug for Entra {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Entra")
-            .field("kind", &self.kind())
-            .finish_non_exhaustive()
-    }
 }
 
 impl Entra {
@@ -422,8 +414,7 @@ fn nearby(env: &Env<'_>, variable: &str) -> Result<Option<Url>, AccountError> {
     let Some(text) = env(variable) else {
         return Ok(None);
     };
-    let url =
-        Url::parse(&text).map_err(|error| malformed(variable, format!("is not a URL: {error}")))?;
+    let url = parsed(&text, variable)?;
     let near = url.scheme() == "https" || is_near(&url);
     match (near, url.host_str()) {
         (true, Some(_)) => Ok(Some(url)),
@@ -443,8 +434,7 @@ fn cloud(env: &Env<'_>, endpoint: &Url) -> Result<Arc<CloudConfiguration>, Accou
                 true => text,
                 false => format!("https://{text}"),
             };
-            let url = Url::parse(&text)
-                .map_err(|error| malformed(AUTHORITY, format!("is not a URL: {error}")))?;
+            let url = parsed(&text, AUTHORITY)?;
             if url.scheme() != "https" {
                 return Err(malformed(AUTHORITY, "does not begin with https://"));
             }

@@ -51,62 +51,60 @@ pub enum Operation {
 }
 
 impl Operation {
-    /// Returns the action as text, and its permission as a letter of a SAS.
-    fn words(self) -> (&'static str, &'static str) {
+    /// Returns the action as text, its permission as a letter of a SAS, and its object.
+    fn words(self) -> (&'static str, &'static str, Object) {
+        use Object::{Blob, Queue};
         match self {
-            Operation::Look | Operation::LookAtQueue => ("read the properties of", "r"),
-            Operation::CreateBlob | Operation::CreateQueue => ("create", "c"),
-            Operation::CreateContainer => ("create the container of", "c"),
-            Operation::Acquire => ("lease", "w"),
-            Operation::Record => ("write the metadata of", "w"),
-            Operation::Renew => ("renew the lease of", "w"),
-            Operation::Release => ("release the lease of", "w"),
-            Operation::Break => ("read the rest of the lease of", "w"),
-            Operation::BreakLease => ("break the lease of", "w"),
-            Operation::List => ("list the blobs of", "l"),
-            Operation::Delete => ("delete", "d"),
-            Operation::Take => ("take messages from", "p"),
-            Operation::Update => ("update a message of", "u"),
-            Operation::Put => ("put a message into", "a"),
-            Operation::DeleteMessage => ("delete a message of", "p"),
+            Operation::Look => ("read the properties of", "r", Blob),
+            Operation::CreateBlob => ("create", "c", Blob),
+            Operation::CreateContainer => ("create the container of", "c", Blob),
+            Operation::Acquire => ("lease", "w", Blob),
+            Operation::Record => ("write the metadata of", "w", Blob),
+            Operation::Renew => ("renew the lease of", "w", Blob),
+            Operation::Release => ("release the lease of", "w", Blob),
+            Operation::Break => ("read the rest of the lease of", "w", Blob),
+            Operation::BreakLease => ("break the lease of", "w", Blob),
+            Operation::List => ("list the blobs of", "l", Blob),
+            Operation::Delete => ("delete", "d", Blob),
+            Operation::LookAtQueue => ("read the properties of", "r", Queue),
+            Operation::CreateQueue => ("create", "c", Queue),
+            Operation::Take => ("take messages from", "p", Queue),
+            Operation::Update => ("update a message of", "u", Queue),
+            Operation::Put => ("put a message into", "a", Queue),
+            Operation::DeleteMessage => ("delete a message of", "p", Queue),
         }
     }
+}
 
-    fn is_of_queue(self) -> bool {
-        matches!(
-            self,
-            Operation::LookAtQueue
-                | Operation::CreateQueue
-                | Operation::Take
-                | Operation::Update
-                | Operation::Put
-                | Operation::DeleteMessage
-        )
-    }
+enum Object {
+    Blob,
+    Queue,
 }
 
 #[derive(Debug, thiserror::Error)]
 #[error("unknown: the answer belongs to an earlier request")]
 pub(super) struct StaleAnswer;
 
+/// An answer other than the expected success.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+pub struct Answer {
+    status: u16,
+    // The service's error code (`x-ms-error-code`), the only proof that the service answered. A page has none.
+    code: Option<String>,
+    // The header that the service does not accept.
+    header: Option<String>,
+    // A proxy or a portal answered with a web page.
+    page: bool,
+    retry_after: Option<Duration>,
+    // When the service answered, by its clock.
+    date: Option<OffsetDateTime>,
+}
+
 /// Failure of one exchange.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum ServiceError {
     /// An answer other than the expected success.
-    Answer {
-        /// The HTTP status.
-        status: u16,
-        /// The service's error code (`x-ms-error-code`), the only proof that the service answered.
-        code: Option<String>,
-        /// The header that the service does not accept.
-        header: Option<String>,
-        /// A proxy or a portal answered with a web page.
-        page: bool,
-        /// Delay that the service asked for.
-        retry_after: Option<Duration>,
-        /// When the service answered, by its clock.
-        date: Option<OffsetDateTime>,
-    },
+    Answer(Answer),
     /// No connection: the request was not sent.
     Unsent(String),
     /// No complete answer: the result is unknown.
@@ -119,44 +117,8 @@ pub enum ServiceError {
     Denied(String),
 }
 
-impl ServiceError {
-    /// Converts an error of the official clients.
-    pub fn of(error: &Error) -> ServiceError {
-        match error.kind() {
-            ErrorKind::HttpResponse {
-                status,
-                raw_response,
-                ..
-            } => {
-                let status = u16::from(*status);
-                match raw_response {
-                    Some(raw) => ServiceError::of_answer(status, raw),
-                    None => ServiceError::Answer {
-                        status,
-                        code: None,
-                        header: None,
-                        page: false,
-                        retry_after: None,
-                        date: None,
-                    },
-                }
-            }
-            // Nothing can have been done without a connection; after a lost one an acquire may have succeeded.
-            ErrorKind::Connection => ServiceError::Unsent(error.to_string()),
-            ErrorKind::Io
-                if error
-                    .get_ref()
-                    .is_some_and(|inner| inner.is::<StaleAnswer>()) =>
-            {
-                ServiceError::Stale
-            }
-            ErrorKind::Io => ServiceError::Silence(error.to_string()),
-            ErrorKind::Credential => ServiceError::Denied(innermost(error)),
-            _ => ServiceError::Ours(error.to_string()),
-        }
-    }
-
-    fn of_answer(status: u16, raw: &RawResponse) -> ServiceError {
+impl Answer {
+    fn read(status: u16, raw: &RawResponse) -> Answer {
         let header = |name| header(raw.headers(), name);
         let body: &[u8] = raw.body().as_ref();
         let start = body.trim_ascii_start().get(..5).unwrap_or_default();
@@ -176,13 +138,74 @@ impl ServiceError {
                     Err(_) => Duration::try_from(parse_rfc7231(text).ok()? - date?).ok(),
                 }
             });
-        ServiceError::Answer {
+        Answer {
             status,
             code: header("x-ms-error-code").map(clean).filter(|_| !page),
             header: header_named_in(body),
             page,
             retry_after,
             date,
+        }
+    }
+
+    /// Returns whether the service itself refused, so that nothing was done.
+    fn is_refusal(&self) -> bool {
+        matches!(self.status, 400..=499) && self.code.is_some()
+    }
+
+    /// Returns whether a refusal blames the credential; `None` for a doubt.
+    fn denies(&self, proven: bool) -> Option<bool> {
+        match (self.status, self.code.as_deref()) {
+            _ if self.page => None,
+            // A refusal even if proven, because only a new credential ends it.
+            (401 | 403, Some(_))
+            | (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => Some(true),
+            _ if proven => None,
+            (401 | 403, _) => Some(true),
+            // A deletion takes a while. If a condition is not met, another candidate was faster.
+            (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet"))
+            | (408 | 429, _) => None,
+            (400..=499, Some(_)) => Some(false),
+            _ => None,
+        }
+    }
+
+    fn why(&self) -> String {
+        let status = self.status;
+        match &self.code {
+            Some(code) => format!("{status} {code}"),
+            None if self.page => {
+                format!("{status} with a web page instead of an answer of the storage service")
+            }
+            None => format!("{status} without an error code of the storage service"),
+        }
+    }
+}
+
+impl ServiceError {
+    /// Converts an error of the official clients.
+    pub fn of(error: &Error) -> ServiceError {
+        match error.kind() {
+            ErrorKind::HttpResponse {
+                status,
+                raw_response,
+                ..
+            } => {
+                let status = u16::from(*status);
+                ServiceError::Answer(match raw_response {
+                    Some(raw) => Answer::read(status, raw),
+                    None => Answer {
+                        status,
+                        ..Answer::default()
+                    },
+                })
+            }
+            // Nothing can have been done without a connection; after a lost one an acquire may have succeeded.
+            ErrorKind::Connection => ServiceError::Unsent(error.to_string()),
+            ErrorKind::Io if error.downcast_ref::<StaleAnswer>().is_some() => ServiceError::Stale,
+            ErrorKind::Io => ServiceError::Silence(error.to_string()),
+            ErrorKind::Credential => ServiceError::Denied(innermost(error)),
+            _ => ServiceError::Ours(error.to_string()),
         }
     }
 
@@ -202,69 +225,62 @@ impl ServiceError {
         ServiceError::Silence("no answer in time".to_owned())
     }
 
-    /// Returns the service's own error code, if it answered.
-    pub fn code(&self) -> Option<&str> {
+    fn answer(&self) -> Option<&Answer> {
         match self {
-            ServiceError::Answer { code, .. } => code.as_deref(),
+            ServiceError::Answer(answer) => Some(answer),
             _ => None,
         }
+    }
+
+    /// Returns the status of the answer, if there was one.
+    pub fn status(&self) -> Option<u16> {
+        Some(self.answer()?.status)
+    }
+
+    /// Returns the service's own error code, if it answered.
+    pub fn code(&self) -> Option<&str> {
+        self.answer()?.code.as_deref()
     }
 
     /// Returns when the service answered, by its own clock.
     pub fn date(&self) -> Option<OffsetDateTime> {
-        match self {
-            ServiceError::Answer { date, .. } => *date,
-            _ => None,
-        }
+        self.answer()?.date
+    }
+
+    /// Returns the delay that the service asked for.
+    pub fn retry_after(&self) -> Option<Duration> {
+        self.answer()?.retry_after
     }
 
     /// Returns whether a refusal lacks a reason, as in an answer to a HEAD.
     pub fn needs_a_reason(&self) -> bool {
-        let ServiceError::Answer {
-            status: 400,
-            code,
-            page: false,
-            ..
-        } = self
-        else {
-            return false;
-        };
-        matches!(code.as_deref(), None | Some("InvalidHeaderValue"))
+        self.answer().is_some_and(|answer| {
+            let code = answer.code.as_deref();
+            answer.status == 400
+                && !answer.page
+                && matches!(code, None | Some("InvalidHeaderValue"))
+        })
     }
 
     /// Returns whether `asked` is the same refusal, with the header in question.
     pub fn is_explained_by(&self, asked: &ServiceError) -> bool {
-        let names = matches!(
-            asked,
-            ServiceError::Answer {
-                header: Some(_),
-                ..
-            }
-        );
-        names && asked.is_refusal() && (self.code().is_none() || self.code() == asked.code())
+        asked.is_refusal()
+            && asked.answer().is_some_and(|asked| asked.header.is_some())
+            && (self.code().is_none() || self.code() == asked.code())
     }
 
     /// Returns whether the service itself refused, so that nothing was done.
     pub fn is_refusal(&self) -> bool {
-        matches!(
-            self,
-            ServiceError::Answer {
-                status: 400..=499,
-                code: Some(_),
-                page: false,
-                ..
-            }
-        )
+        self.answer().is_some_and(Answer::is_refusal)
     }
 
     /// Returns whether the request may have been carried out.
     pub fn is_unclear(&self) -> bool {
         match self {
             ServiceError::Unsent(_) | ServiceError::Denied(_) => false,
-            // The service may have given up at any point.
-            ServiceError::Answer { status: 408, .. } => true,
-            // A 5xx can follow the change. Without the service's code a proxy may have forwarded the request.
-            ServiceError::Answer { .. } => !self.is_refusal(),
+            // The service may have given up at any point (408), and a 5xx can follow the change. Without the
+            // service's code a proxy may have forwarded the request.
+            ServiceError::Answer(answer) => answer.status == 408 || !answer.is_refusal(),
             ServiceError::Silence(_) | ServiceError::Stale | ServiceError::Ours(_) => true,
         }
     }
@@ -272,19 +288,7 @@ impl ServiceError {
     /// Returns one line for a person, without the operation.
     pub fn why(&self) -> String {
         match self {
-            ServiceError::Answer {
-                status, page: true, ..
-            } => {
-                format!("{status} with a web page instead of an answer of the storage service")
-            }
-            ServiceError::Answer {
-                status,
-                code: Some(code),
-                ..
-            } => format!("{status} {code}"),
-            ServiceError::Answer { status, .. } => {
-                format!("{status} without an error code of the storage service")
-            }
+            ServiceError::Answer(answer) => answer.why(),
             ServiceError::Stale => StaleAnswer.to_string(),
             ServiceError::Unsent(why)
             | ServiceError::Silence(why)
@@ -295,17 +299,10 @@ impl ServiceError {
 
     /// Returns advice, if there is any.
     pub fn advice(&self, operation: Operation) -> Option<String> {
-        let ServiceError::Answer {
-            status,
-            code,
-            header,
-            ..
-        } = self
-        else {
-            return None;
-        };
-        Some(match (status, code.as_deref()) {
-            (400, Some("InvalidHeaderValue")) if header.as_deref() == Some("xmsversion") => {
+        let answer = self.answer()?;
+        let (_, letter, object) = operation.words();
+        Some(match (answer.status, answer.code.as_deref()) {
+            (400, Some("InvalidHeaderValue")) if answer.header.as_deref() == Some("xmsversion") => {
                 format!(
                     "the service does not know version {API_VERSION} of its interface: use a newer \
                  service, or start Azurite with --skipApiVersionCheck"
@@ -320,24 +317,23 @@ impl ServiceError {
                     | "AuthorizationServiceMismatch"
                     | "InsufficientAccountPermissions",
                 ),
-            ) => match operation {
-                Operation::List | Operation::Delete => format!(
-                    "the credential does not allow it: a SAS needs the permission {} for it, a \
-                     token of Entra ID the role Storage Blob Data Contributor",
-                    operation.words().1
-                ),
-                _ if operation.is_of_queue() => format!(
-                    "the credential does not allow it: a SAS needs the permissions rpuac (here {}) \
-                     for the queue service, an identity the role Storage Queue Data Contributor",
-                    operation.words().1
-                ),
-                _ => format!(
-                    "the credential does not allow it: a SAS needs the permissions rcw (here {}) \
-                     for the blob service, a token of Entra ID the role Storage Blob Data \
-                     Contributor",
-                    operation.words().1
-                ),
-            },
+            ) => {
+                let (needed, role) = match (operation, object) {
+                    (Operation::List | Operation::Delete, _) => (
+                        format!("the permission {letter} for it"),
+                        "a token of Entra ID the role Storage Blob Data Contributor",
+                    ),
+                    (_, Object::Queue) => (
+                        format!("the permissions rpuac (here {letter}) for the queue service"),
+                        "an identity the role Storage Queue Data Contributor",
+                    ),
+                    (_, Object::Blob) => (
+                        format!("the permissions rcw (here {letter}) for the blob service"),
+                        "a token of Entra ID the role Storage Blob Data Contributor",
+                    ),
+                };
+                format!("the credential does not allow it: a SAS needs {needed}, {role}")
+            }
             (_, Some("AuthorizationSourceIPMismatch")) => {
                 "the SAS excludes this machine: make another one".to_owned()
             }
@@ -360,26 +356,13 @@ impl ServiceError {
     /// credentials are no doubt.
     pub fn failure(&self, operation: Operation, target: &str, proven: bool) -> Failure {
         let denied = match self {
-            ServiceError::Ours(_) => false,
-            ServiceError::Denied(_) => true,
-            ServiceError::Answer {
-                status,
-                code,
-                page: false,
-                ..
-            } => match (status, code.as_deref()) {
-                // A refusal even if proven, because only a new credential ends it.
-                (401 | 403, Some(_))
-                | (_, Some("AccountIsDisabled" | "InsufficientAccountPermissions")) => true,
-                _ if proven => return self.doubt(operation),
-                (401 | 403, _) => true,
-                // A deletion takes a while. If a condition is not met, another candidate was faster.
-                (_, Some("ContainerBeingDeleted" | "QueueBeingDeleted" | "ConditionNotMet"))
-                | (408 | 429, _) => return self.doubt(operation),
-                (400..=499, Some(_)) => false,
-                _ => return self.doubt(operation),
-            },
-            _ => return self.doubt(operation),
+            ServiceError::Ours(_) => Some(false),
+            ServiceError::Denied(_) => Some(true),
+            ServiceError::Answer(answer) => answer.denies(proven),
+            _ => None,
+        };
+        let Some(denied) = denied else {
+            return self.doubt(operation);
         };
         let advice = self.advice(operation).map(|text| format!(": {text}"));
         Failure::Fatal {
@@ -395,21 +378,14 @@ impl ServiceError {
 
     /// Returns the meaning where nothing is certain, as in a tenure.
     pub fn doubt(&self, operation: Operation) -> Failure {
+        let (action, _, object) = operation.words();
+        let object = match object {
+            Object::Blob => "the blob",
+            Object::Queue => "the queue",
+        };
         Failure::Transient {
-            why: format!(
-                "{} (to {} {})",
-                self.why(),
-                operation.words().0,
-                if operation.is_of_queue() {
-                    "the queue"
-                } else {
-                    "the blob"
-                }
-            ),
-            retry_after: match self {
-                ServiceError::Answer { retry_after, .. } => *retry_after,
-                _ => None,
-            },
+            why: format!("{} (to {action} {object})", self.why()),
+            retry_after: self.retry_after(),
         }
     }
 }

@@ -55,7 +55,7 @@ impl IdentityHttp {
     pub(super) fn new(secure: Arc<Client>, metadata: Option<Url>) -> IdentityHttp {
         IdentityHttp {
             secure,
-            plain: Client::new(false, 2).connecting_within(NEAR_LIMIT),
+            plain: Client::plain(2, NEAR_LIMIT),
             metadata,
             error: Mutex::default(),
         }

@@ -29,23 +29,15 @@ mod variables;
 // It brought names in listings that XML cannot hold.
 pub const API_VERSION: &str = "2021-02-12";
 
-pub use account::{Account, AccountError};
-pub use account::{BLOB, QUEUE, Service};
+pub use account::{Account, AccountError, BLOB, QUEUE, Service};
 pub use account_builder::{ACCOUNT, KEY, SAS, STRING};
-pub use credential::{Auth, AuthOptions};
-pub use credential::{Credential, GIVEN};
-pub use error::{Operation, ServiceError};
-pub use server::tls_failure;
-pub use server::{addresses, connect, tls_refusal};
-pub use service_bus::ServiceBus;
-pub use service_bus::ServiceBusOptions;
+pub use address::{below, is_label, shown, typed_url};
+pub use credential::{Auth, AuthOptions, Credential, GIVEN};
+pub use error::{Operation, ServiceError, of_the_service};
+pub use server::{addresses, connect, tls_failure, tls_refusal};
+pub use service_bus::{ServiceBus, ServiceBusOptions};
+pub use service_clock::ServiceClock;
 #[cfg(feature = "entra")]
 pub use token_cache::TokenCache;
-pub use transport::before;
-
-pub use address::{is_label, shown, split_url};
-pub use error::of_the_service;
-pub use service_clock::ServiceClock;
-pub use transport::{for_probes, kernel_errno, root_cause};
-pub use transport::{header, limited, unhurried};
+pub use transport::{before, for_probes, header, kernel_errno, limited, root_cause, unhurried};
 pub use variables::withheld;

@@ -88,15 +88,9 @@ impl EventFollower {
     /// Waits at most `limit` for the first read, so that an instance knows earlier announcements before it
     /// competes.
     pub async fn first(&mut self, limit: Duration) -> Option<Cordon> {
-        let looked = async {
-            while !*self.first.borrow_and_update() {
-                if self.first.changed().await.is_err() {
-                    return;
-                }
-            }
-        };
+        let looked = self.first.wait_for(|looked| *looked);
         // A late announcement comes through the channel.
-        let _in_time = timeout(limit, looked).await;
+        let _in_time = timeout(limit, looked).await.is_ok();
         self.words.try_recv().ok().flatten()
     }
 }
@@ -167,7 +161,7 @@ impl Follower {
         let (text, date) = self.ask(Method::GET, EVENTS, None).await?;
         let document = Document::parse(&text)?;
         // Nearly always true; then the name is not needed.
-        if document.is_empty() {
+        if document.events.is_empty() {
             self.hears(None);
             return Ok(());
         }
@@ -239,12 +233,8 @@ impl Follower {
     ) -> Result<(Vec<u8>, OffsetDateTime), String> {
         let http = self.http.get_or_init(transport::plain);
         let http = http.as_ref().map_err(Clone::clone)?;
-        let url = self
-            .config
-            .endpoint
-            .0
-            .join(path)
-            .map_err(|why| why.to_string())?;
+        let url = self.config.endpoint.0.join(path);
+        let url = url.map_err(|why| why.to_string())?;
         // The service requires it: an attacker who makes a server fetch a URL cannot make it send a header.
         let mut request = http.request(method, url).header("Metadata", "true");
         if let Some(body) = body {
@@ -348,16 +338,21 @@ struct Announced {
     waiting: Vec<String>,
 }
 
-// What has begun, then what has a time, earliest first, then the rest.
-type Rank = (bool, bool, Option<OffsetDateTime>);
+impl Entry {
+    fn has_begun(&self) -> bool {
+        self.event_status == "Started"
+    }
+
+    /// Returns when it may begin, if it has not begun.
+    fn time(&self) -> Option<OffsetDateTime> {
+        let at = OffsetDateTime::parse(&self.not_before, &Rfc2822).ok();
+        at.filter(|_| !self.has_begun())
+    }
+}
 
 impl Document {
     fn parse(text: &[u8]) -> Result<Document, String> {
         serde_json::from_slice(text).map_err(|_| "it is no document of scheduled events".to_owned())
-    }
-
-    fn is_empty(&self) -> bool {
-        self.events.is_empty()
     }
 
     /// Returns what the document announces for this machine; it was read at `now`, with `date` on the service's
@@ -368,25 +363,19 @@ impl Document {
             let named = |resource: &String| resource.eq_ignore_ascii_case(name);
             (entry.resources.iter().any(named) && is_id(&entry.event_id)).then_some((kind, entry))
         });
-        let mut first: Option<(Rank, &str, &Entry)> = None;
-        let mut waiting = Vec::new();
-        for (kind, entry) in ours {
-            let begun = entry.event_status == "Started";
-            if !begun {
-                waiting.push(entry.event_id.clone());
-            }
-            let at = OffsetDateTime::parse(&entry.not_before, &Rfc2822).ok();
-            let at = at.filter(|_| !begun);
-            let rank = (!begun, at.is_none(), at);
-            if first.as_ref().is_none_or(|(before, ..)| rank < *before) {
-                first = Some((rank, *kind, entry));
-            }
-        }
-        let ((pending, _, at), kind, entry) = first?;
-        let when = match (pending, at) {
-            (false, _) => "is under way".to_owned(),
-            (true, None) => "is announced".to_owned(),
-            (true, Some(at)) => {
+        let ours: Vec<_> = ours.collect();
+        let pending = ours.iter().filter(|(_, entry)| !entry.has_begun());
+        let waiting = pending.map(|(_, entry)| entry.event_id.clone()).collect();
+        // What has begun, then what has a time, earliest first, then the rest.
+        let (kind, entry) = ours.into_iter().min_by_key(|(_, entry)| {
+            let at = entry.time();
+            (!entry.has_begun(), at.is_none(), at)
+        })?;
+        let at = entry.time();
+        let when = match at {
+            _ if entry.has_begun() => "is under way".to_owned(),
+            None => "is announced".to_owned(),
+            Some(at) => {
                 let (hour, minute, second) = at.to_offset(time::UtcOffset::UTC).to_hms();
                 format!("is announced, not before {hour:02}:{minute:02}:{second:02} UTC")
             }

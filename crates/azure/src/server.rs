@@ -116,7 +116,7 @@ pub async fn connect(addresses: &[SocketAddr]) -> io::Result<TcpStream> {
 
 fn unconnected(addresses: &[SocketAddr], failed: &[(SocketAddr, io::Error)]) -> io::Error {
     let outcome = |address: &SocketAddr| match failed.iter().find(|(failed, _)| failed == address) {
-        Some((_, why)) => format!("{address}: {}", without_number(why)),
+        Some((_, why)) => format!("{address}: {}", without_number(&why.to_string())),
         None => format!(
             "{address}: no answer within {} s",
             CONNECT_LIMIT.as_secs_f32()
@@ -127,12 +127,8 @@ fn unconnected(addresses: &[SocketAddr], failed: &[(SocketAddr, io::Error)]) -> 
     io::Error::new(kind.unwrap_or(io::ErrorKind::TimedOut), outcomes.join("; "))
 }
 
-fn without_number(why: &io::Error) -> String {
-    let text = why.to_string();
-    text.split(" (os error")
-        .next()
-        .unwrap_or_default()
-        .to_owned()
+pub(super) fn without_number(text: &str) -> &str {
+    text.split(" (os error").next().unwrap_or_default()
 }
 
 /// Looks up a host by its name or IP address.

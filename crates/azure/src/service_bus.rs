@@ -90,17 +90,18 @@ impl ServiceBus {
             true => Err(missing(what, how)),
             false => Ok(()),
         };
-        let offer = |found: Option<Credential>, what: &str, how: &str| match found {
-            Some(credential) => Ok(Found {
+        let offer = |credential: Option<Credential>, kind, how| {
+            let found = credential.map(|credential| Found {
                 credential,
-                what: format!("{what} in {source}"),
+                kind,
+                source,
                 typed: false,
                 is_meant: false,
-            }),
-            None => Err(missing(
-                what,
-                format!("{flag} needs {how} in the connection string ({source})"),
-            )),
+            });
+            found.ok_or_else(|| {
+                let how = format!("{flag} needs {how} in the connection string ({source})");
+                missing(kind, how)
+            })
         };
         let offered = Offered {
             key: offer(
@@ -125,7 +126,7 @@ impl ServiceBus {
             ),
         };
         let credential = match choose(options.auth, offered, &env)? {
-            Some(credential) => credential,
+            Some(found) => found.credential,
             None => {
                 let endpoint = Url::parse(&format!("https://{}", namespace.host));
                 let endpoint = endpoint.map_err(|error| {
@@ -134,18 +135,14 @@ impl ServiceBus {
                         format!("is not a host name: {error}"),
                     )
                 })?;
-                let client = Client::new(true, 1).trusting(trust.clone());
-                let client = Arc::new(client.through(Proxy::find(&env, &endpoint)?));
+                let proxy = Proxy::find(&env, &endpoint)?;
+                let client = Arc::new(Client::new(true, 1, trust.clone(), proxy));
                 Credential::entra(options.auth, &env, &endpoint, client, SERVICE_BUS)?
             }
         };
-        let tls = match plain {
-            true => None,
-            false => Some(Arc::new(trust.tls()?)),
-        };
-        let port = match plain {
-            true => PLAIN_PORT,
-            false => TLS_PORT,
+        let (port, tls) = match plain {
+            true => (PLAIN_PORT, None),
+            false => (TLS_PORT, Some(Arc::new(trust.tls()?))),
         };
         Ok(ServiceBus {
             port: namespace.port.unwrap_or(port),
@@ -208,24 +205,20 @@ fn settle(
             return Err(missing(
                 "the Service Bus namespace",
                 format!(
-                    "set {STRING} (or name another variable with --connection-string-env), or name \
-                     the queue as NAMESPACE/QUEUE"
+                    "set {STRING} (or name another variable with --connection-string-env), or name the queue as \
+                     NAMESPACE/QUEUE"
                 ),
             ));
         }
-        (None, Some(parts)) => parts.endpoint.clone(),
-        (Some(typed), None) => typed,
-        (Some(typed), Some(parts)) => {
-            if !typed.is(&parts.endpoint) {
-                return Err(contradiction(
-                    format!("the namespace {} in --service-bus", typed.host),
-                    format!("Endpoint in {source}"),
-                    "different namespaces; a queue with a slash in its name is written as \
-                     sb://HOST/NAME",
-                ));
-            }
-            parts.endpoint.clone()
+        (Some(typed), Some(parts)) if !typed.is(&parts.endpoint) => {
+            return Err(contradiction(
+                format!("the namespace {} in --service-bus", typed.host),
+                format!("Endpoint in {source}"),
+                "different namespaces; a queue with a slash in its name is written as sb://HOST/NAME",
+            ));
         }
+        (_, Some(parts)) => parts.endpoint.clone(),
+        (Some(typed), None) => typed,
     };
     Ok((namespace, typed.entity))
 }

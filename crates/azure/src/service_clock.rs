@@ -27,15 +27,10 @@ pub(super) fn name_anew(request: &mut Request) {
     request.insert_header(CLIENT_REQUEST_ID, Uuid::new_v4().to_string());
 }
 
+#[derive(Debug)]
 pub(super) struct OwnAnswers {
     pub(super) clock: Arc<ServiceClock>,
     pub(super) client: Arc<Client>,
-}
-
-impl std::fmt::Debug for OwnAnswers {
-    fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
-        f.write_str("OwnAnswers")
-    }
 }
 
 #[async_trait]

@@ -10,7 +10,7 @@ use azure_core::credentials::Secret;
 use azure_core::error::{Error, ErrorKind};
 use azure_core::http::policies::{Policy, PolicyResult};
 use azure_core::http::{Context, Request};
-use tokio::sync::Notify;
+use tokio::sync::{Notify, watch};
 use tokio::task::AbortHandle;
 
 use super::transport::{Client, before, header};
@@ -77,7 +77,6 @@ struct Token {
 struct CacheState {
     token: Option<Token>,
     error: Option<Unissued>,
-    attempts: u64,
     failures: u32,
     asked: Instant,
     next: Instant,
@@ -85,7 +84,8 @@ struct CacheState {
 
 struct SharedCache {
     state: Mutex<CacheState>,
-    changed: Notify,
+    // Sends at the end of each attempt, with the state locked.
+    settled: watch::Sender<()>,
     // The next attempt moved, or came while tokio's timers did not run.
     look: Notify,
     shared_token: Option<Arc<dyn SharedMemory>>,
@@ -109,7 +109,7 @@ impl TokenCache {
             issuer,
             shared: Arc::new(SharedCache {
                 state: Mutex::default(),
-                changed: Notify::new(),
+                settled: watch::Sender::default(),
                 look: Notify::new(),
                 shared_token,
             }),
@@ -130,7 +130,7 @@ impl TokenCache {
             .shared
             .shared_token
             .as_ref()
-            .and_then(|shared_token| shared_token.take());
+            .and_then(|kept| kept.take());
         if let Some(token) = kept.as_deref().and_then(Token::unpack) {
             let mut state = tokens.shared.state();
             // One request or two need no new token before this one expires.
@@ -146,15 +146,13 @@ impl TokenCache {
 
     /// Returns how long the current token is still valid, if there is one.
     pub fn left(&self) -> Option<Duration> {
-        let now = Instant::now();
-        let state = self.shared.state();
-        state.good(now).map(|token| token.until.since(now))
+        self.shared.state().left(Instant::now())
     }
 
     /// Returns the token; without a valid one waits until `give_up_at` at most.
     pub async fn token(&self, give_up_at: Instant) -> Result<Secret, Unissued> {
         self.keep_renewing();
-        let seen = {
+        let mut settled = {
             let now = Instant::now();
             let state = self.shared.state();
             let due = now >= state.next;
@@ -168,46 +166,26 @@ impl TokenCache {
             match &state.error {
                 // Do not wait: the caller can use the time to try the store again.
                 Some(error) if !due => return Err(error.clone()),
-                _ => state.attempts,
+                _ => self.shared.settled.subscribe(),
             }
         };
-        let ended = async {
-            loop {
-                let changed = self.shared.changed.notified();
-                let mut changed = std::pin::pin!(changed);
-                // First, so that no notification is missed.
-                changed.as_mut().enable();
-                {
-                    let state = self.shared.state();
-                    if let Some(token) = state.good(Instant::now()) {
-                        return Ok(token.secret.clone());
-                    }
-                    if state.attempts != seen {
-                        return Err(state.error.clone());
-                    }
-                }
-                changed.await;
-            }
-        };
-        let late = || Unissued {
-            why: format!("no token yet from {}", self.kind()),
-            refused: false,
-        };
-        match before(give_up_at, ended).await {
-            Some(Ok(secret)) => Ok(secret),
-            Some(Err(error)) => Err(error.unwrap_or_else(late)),
-            None => Err(late()),
+        let ended = before(give_up_at, settled.changed()).await;
+        let state = self.shared.state();
+        match (ended, state.good(Instant::now()), &state.error) {
+            (Some(_), Some(token), _) => Ok(token.secret.clone()),
+            (Some(_), None, Some(error)) => Err(error.clone()),
+            _ => Err(Unissued {
+                why: format!("no token yet from {}", self.kind()),
+                refused: false,
+            }),
         }
     }
 
     /// Requests another token soon: the service refused this one.
     pub fn refused(&self, secret: &Secret) {
         let mut state = self.shared.state();
-        if state
-            .token
-            .as_ref()
-            .is_some_and(|token| token.secret.secret() == secret.secret())
-        {
+        let present = state.token.as_ref().map(|token| token.secret.secret());
+        if present == Some(secret.secret()) {
             state.next = state.next.min(state.asked + SPACING);
             self.shared.look.notify_one();
         }
@@ -240,7 +218,6 @@ impl SharedCache {
     fn settle(&self, kind: &str, answer: Result<Issued, Unissued>) {
         let now = Instant::now();
         let mut state = self.state();
-        state.attempts += 1;
         match answer {
             Ok(issued) => {
                 let token = Token {
@@ -248,7 +225,7 @@ impl SharedCache {
                     // A request takes time.
                     until: now + (issued.left - (issued.left / 20).min(Duration::from_secs(10))),
                 };
-                if state.error.take().is_some() && state.attempts > 1 {
+                if state.error.take().is_some() {
                     tracing::info!("got a new token of {kind} again");
                 } else {
                     tracing::debug!("a new token of {kind}, good for {:?}", issued.left);
@@ -262,7 +239,7 @@ impl SharedCache {
                 state.token = Some(token);
             }
             Err(error) => {
-                let left = state.good(now).map(|token| token.until.since(now));
+                let left = state.left(now);
                 let longest = left.map_or(LONGEST_IN_NEED, |_| LONGEST);
                 if state.error.is_none()
                     && let Some(left) = left
@@ -281,9 +258,7 @@ impl SharedCache {
                 state.failures += 1;
             }
         }
-        // A task that wakes takes this lock at once.
-        drop(state);
-        self.changed.notify_waiters();
+        self.settled.send_replace(());
     }
 }
 
@@ -309,6 +284,10 @@ async fn renew(shared: Arc<SharedCache>, issuer: Arc<dyn Issuer>) {
 impl CacheState {
     fn good(&self, now: Instant) -> Option<&Token> {
         self.token.as_ref().filter(|token| now < token.until)
+    }
+
+    fn left(&self, now: Instant) -> Option<Duration> {
+        self.good(now).map(|token| token.until.since(now))
     }
 }
 
@@ -360,18 +339,11 @@ impl Policy for Bearer {
         })?;
         request.insert_header("authorization", format!("Bearer {}", token.secret()));
         let answer = next[0].send(ctx, request, &next[1..]).await?;
+        let code = header(answer.headers(), "x-ms-error-code");
         // Other codes of 403 mean a missing right: no token would help.
-        if matches!(
-            (
-                u16::from(answer.status()),
-                header(answer.headers(), "x-ms-error-code")
-            ),
-            (401, _)
-                | (
-                    403,
-                    Some("AuthenticationFailed" | "InvalidAuthenticationInfo")
-                )
-        ) {
+        let unknown = ["AuthenticationFailed", "InvalidAuthenticationInfo"].map(Some);
+        let status = u16::from(answer.status());
+        if status == 401 || (status == 403 && unknown.contains(&code)) {
             self.0.refused(&token);
         }
         Ok(answer)

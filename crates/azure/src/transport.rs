@@ -4,7 +4,6 @@
 //! It must never retry: the core does, within the lease's time. Its limits only end waiting; they never judge a
 //! lease.
 
-use std::collections::HashMap;
 use std::error::Error as _;
 use std::fmt;
 use std::future::Future;
@@ -21,14 +20,14 @@ use azure_core::async_runtime::{
     AbortableTask, AsyncRuntime, SpawnedTask, TaskFuture, set_async_runtime,
 };
 use azure_core::error::{Error, ErrorKind, Result};
-use azure_core::http::headers::{HeaderName, HeaderValue, Headers};
+use azure_core::http::headers::{HeaderName, Headers};
 use azure_core::http::{AsyncRawResponse, Body, HttpClient, Method, Request};
-use url::Url;
+use url::{Position, Url};
 
 use super::credential::CaCertificates;
 use super::error::{ServiceError, innermost};
 use super::proxy::Proxy;
-use super::server::{CONNECT_LIMIT, Names, tls_cause, tls_refusal};
+use super::server::{CONNECT_LIMIT, Names, tls_cause, tls_refusal, without_number};
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::util::lock;
 
@@ -45,74 +44,53 @@ pub(crate) struct Client {
     idle: usize,
     trust: CaCertificates,
     connect_limit: Duration,
-    direct: bool,
     proxy: Option<Arc<Proxy>>,
     names: Names,
     // Built late, because building fails without certificates. That must be a request's error, and none for
     // plain http.
     built: Mutex<Option<std::result::Result<reqwest::Client, String>>>,
-    #[cfg(debug_assertions)]
-    simulated: Option<Arc<dyn HttpClient>>,
 }
 
 impl Client {
-    pub(crate) fn new(https: bool, idle: usize) -> Client {
+    pub(super) fn new(
+        https: bool,
+        idle: usize,
+        trust: CaCertificates,
+        proxy: Option<Proxy>,
+    ) -> Client {
         Client {
             https,
             idle,
-            trust: CaCertificates::default(),
+            trust,
             connect_limit: CONNECT_LIMIT,
-            direct: !https,
-            proxy: None,
+            proxy: proxy.map(Arc::new),
             names: Names::default(),
             built: Mutex::default(),
-            #[cfg(debug_assertions)]
-            simulated: None,
         }
     }
 
-    #[cfg(debug_assertions)]
-    pub(super) fn simulated(network: Arc<dyn HttpClient>) -> Client {
+    /// Returns a client for plain http, without a proxy.
+    pub(super) fn plain(idle: usize, connect_limit: Duration) -> Client {
         Client {
-            simulated: Some(network),
-            ..Client::new(false, 1)
+            connect_limit,
+            ..Client::new(false, idle, CaCertificates::default(), None)
         }
-    }
-
-    pub(super) fn trusting(mut self, trust: CaCertificates) -> Client {
-        self.trust = trust;
-        self
-    }
-
-    pub(super) fn through(mut self, proxy: Option<Proxy>) -> Client {
-        self.proxy = proxy.map(Arc::new);
-        self
-    }
-
-    #[cfg(feature = "entra")]
-    pub(super) fn connecting_within(mut self, limit: Duration) -> Client {
-        self.connect_limit = limit;
-        self
     }
 
     /// Returns a client without connections, for a forked process: of two that share a socket each would read
     /// the other's answers.
     pub(super) fn anew(&self) -> Client {
-        #[cfg(debug_assertions)]
-        if let Some(network) = &self.simulated {
-            return Client::simulated(Arc::clone(network));
+        Client {
+            trust: self.trust.clone(),
+            proxy: self.proxy.clone(),
+            names: Names::default(),
+            built: Mutex::default(),
+            ..*self
         }
-        let mut client = Client::new(self.https, self.idle).trusting(self.trust.clone());
-        client.proxy.clone_from(&self.proxy);
-        client
     }
 
     async fn told(&self, url: &Url, error: reqwest::Error) -> Error {
-        let proxy = self
-            .proxy
-            .as_ref()
-            .filter(|proxy| !self.direct && proxy.takes(url));
-        let way = match proxy {
+        let way = match self.proxy.as_ref().filter(|proxy| proxy.takes(url)) {
             Some(proxy) => Some(proxy.named(url, &root_cause(&error)).await),
             None => {
                 let tried: Vec<String> =
@@ -150,7 +128,7 @@ impl fmt::Debug for Client {
 }
 
 pub(super) fn plain() -> std::result::Result<reqwest::Client, String> {
-    build(&Client::new(false, 1))
+    build(&Client::plain(1, CONNECT_LIMIT))
 }
 
 /// Builds a client for probes of this URL, with a new connection each time.
@@ -163,12 +141,9 @@ pub fn for_probes(
         Some(path) => CaCertificates::read(path).map_err(|why| why.to_string())?,
         None => CaCertificates::default(),
     };
-    let client = Client {
-        direct: true,
-        ..Client::new(https, 0)
-    };
+    let client = Client::new(https, 0, trust, None);
     client.names.expect(url);
-    build(&client.trusting(trust))
+    build(&client)
 }
 
 fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
@@ -201,7 +176,7 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
     }
     // The library would silently ignore a proxy that it cannot use.
     builder = builder.no_proxy();
-    if let Some(proxy) = client.proxy.as_ref().filter(|_| !client.direct) {
+    if let Some(proxy) = &client.proxy {
         let proxy = proxy
             .setting()
             .map_err(|error| root_cause(&error.without_url()))?;
@@ -219,10 +194,6 @@ fn build(client: &Client) -> std::result::Result<reqwest::Client, String> {
 #[async_trait]
 impl HttpClient for Client {
     async fn execute_request(&self, request: &Request) -> Result<AsyncRawResponse> {
-        #[cfg(debug_assertions)]
-        if let Some(network) = &self.simulated {
-            return network.execute_request(request).await;
-        }
         let other = |why: String| Error::with_message(ErrorKind::Other, why);
         let client = self.client()?;
         let method = reqwest::Method::from_bytes(request.method().as_str().as_bytes())
@@ -283,15 +254,10 @@ pub(super) async fn body_within(
 }
 
 fn headers(map: &reqwest::header::HeaderMap) -> Result<Headers> {
-    let mut headers = HashMap::new();
+    let mut headers = Headers::new();
     for (name, value) in map {
         match std::str::from_utf8(value.as_bytes()) {
-            Ok(text) => {
-                headers.insert(
-                    HeaderName::from(name.as_str().to_owned()),
-                    HeaderValue::from(text.to_owned()),
-                );
-            }
+            Ok(text) => headers.insert(name.as_str().to_owned(), text.to_owned()),
             // A write replaces all metadata of a blob: this entry would be lost.
             Err(_) if name.as_str().starts_with("x-ms-meta-") => {
                 return Err(Error::with_message(
@@ -305,7 +271,7 @@ fn headers(map: &reqwest::header::HeaderMap) -> Result<Headers> {
             Err(_) => {}
         }
     }
-    Ok(Headers::from(headers))
+    Ok(headers)
 }
 
 /// Returns one header's value, if it exists and is text.
@@ -317,11 +283,10 @@ pub fn header<'a>(headers: &'a Headers, name: &'static str) -> Option<&'a str> {
 /// not, an acquire has obtained nothing.
 fn told(error: reqwest::Error, way: Option<String>) -> Error {
     let url = error.url();
-    let server = url.and_then(|url| {
-        let port = url.port().map(|port| format!(":{port}"));
-        Some(url.host_str()?.to_owned() + &port.unwrap_or_default())
-    });
-    let server = server.unwrap_or_else(|| "the server".to_owned());
+    let server = match url.filter(|url| url.has_host()) {
+        Some(url) => url[Position::BeforeHost..Position::AfterPort].to_owned(),
+        None => "the server".to_owned(),
+    };
     let is_direct = url.is_some_and(|url| url.scheme() == "http");
     // The library's text has the whole URL, and with that a SAS.
     let error = error.without_url();
@@ -330,19 +295,17 @@ fn told(error: reqwest::Error, way: Option<String>) -> Error {
     } else if let Some(why) = tls_cause(&error) {
         tls_refusal(&server, why)
     } else {
-        match root_cause(&error) {
-            refused if is_direct && refused == "Connection refused" => {
-                format!("{refused}: nothing listens at {server}")
+        match &*root_cause(&error) {
+            why @ "Connection refused" if is_direct => {
+                format!("{why}: nothing listens at {server}")
             }
             // The library's words for the refusal of a proxy.
-            refusal if refusal.starts_with("tunnel error: ") => "refused".to_owned(),
-            eof if eof == "tls handshake eof" => {
-                format!(
-                    "{server} closed the connection before TLS began: check its port, and whether its address begins \
-                     with http://"
-                )
-            }
-            why => why,
+            why if why.starts_with("tunnel error: ") => "refused".to_owned(),
+            "tls handshake eof" => format!(
+                "{server} closed the connection before TLS began: check its port, and whether its address begins \
+                 with http://"
+            ),
+            why => why.to_owned(),
         }
     };
     let (kind, what) = if error.is_connect() {
@@ -372,15 +335,9 @@ pub fn kernel_errno(error: &reqwest::Error) -> Option<i32> {
 
 /// Returns the innermost cause; the outer ones say nothing.
 pub fn root_cause(error: &reqwest::Error) -> String {
-    let mut text = innermost(error);
-    if let Some(at) = text.find(" (os error") {
-        text.truncate(at);
-    }
+    let text = innermost(error);
     // The server may have written part of it.
-    match text.char_indices().nth(200) {
-        Some((at, _)) => text[..at].to_owned(),
-        None => text,
-    }
+    without_number(&text).chars().take(200).collect()
 }
 
 /// Waits for `work` until `deadline`; `None` if it was not done by then. Dropping it closes its connection.

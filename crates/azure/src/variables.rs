@@ -33,6 +33,13 @@ use Role::{Idle, Read, Refused};
 pub(crate) type Variable = (&'static str, Role, bool);
 
 const WITH_CERTIFICATE: Role = Idle("it belongs to a certificate, which is refused");
+const WITH_PASSWORD: Role = Idle("it belongs to AZURE_PASSWORD, which is refused");
+const WITH_MSI: Role = Idle("it belongs to MSI_ENDPOINT, which is refused");
+const OF_ARC: Role = Idle("Azure Arc sets it beside IDENTITY_ENDPOINT, which is then refused");
+const TENANTS: Role = Idle("a token is asked for in the identity's own tenant only");
+const REGION: Role = Idle("the authority of a region issues the same tokens");
+const OF_THE_CLI: Role = Idle("the Azure CLI reads it itself");
+const UNNEEDED: Role = Idle("a storage account needs none");
 
 /// All that the documentation of Azure's SDKs names for `DefaultAzureCredential`, and that of the Azure CLI for
 /// storage accounts.
@@ -57,11 +64,7 @@ pub(crate) const VARIABLES: &[Variable] = &[
         WITH_CERTIFICATE,
         false,
     ),
-    (
-        USERNAME,
-        Idle("it belongs to AZURE_PASSWORD, which is refused"),
-        true,
-    ),
+    (USERNAME, WITH_PASSWORD, true),
     (PASSWORD, Refused, true),
     (CHAIN, Read, false),
     ("AZURE_AUTHORITY_HOST", Read, false),
@@ -69,42 +72,14 @@ pub(crate) const VARIABLES: &[Variable] = &[
     (IDENTITY_ENDPOINT, Read, true),
     (IDENTITY_HEADER, Read, true),
     (THUMBPRINT, Refused, true),
-    (
-        "IMDS_ENDPOINT",
-        Idle("Azure Arc sets it beside IDENTITY_ENDPOINT, which is then refused"),
-        true,
-    ),
+    ("IMDS_ENDPOINT", OF_ARC, true),
     (MSI_ENDPOINT, Refused, true),
-    (
-        "MSI_SECRET",
-        Idle("it belongs to MSI_ENDPOINT, which is refused"),
-        true,
-    ),
-    (
-        "AZURE_ADDITIONALLY_ALLOWED_TENANTS",
-        Idle("a token is asked for in the identity's own tenant only"),
-        false,
-    ),
-    (
-        "AZURE_IDENTITY_DISABLE_MULTITENANTAUTH",
-        Idle("a token is asked for in the identity's own tenant only"),
-        false,
-    ),
-    (
-        "AZURE_REGIONAL_AUTHORITY_NAME",
-        Idle("the authority of a region issues the same tokens"),
-        false,
-    ),
-    (
-        "AZURE_CONFIG_DIR",
-        Idle("the Azure CLI reads it itself"),
-        false,
-    ),
-    (
-        "AZURE_SUBSCRIPTION_ID",
-        Idle("a storage account needs none"),
-        false,
-    ),
+    ("MSI_SECRET", WITH_MSI, true),
+    ("AZURE_ADDITIONALLY_ALLOWED_TENANTS", TENANTS, false),
+    ("AZURE_IDENTITY_DISABLE_MULTITENANTAUTH", TENANTS, false),
+    ("AZURE_REGIONAL_AUTHORITY_NAME", REGION, false),
+    ("AZURE_CONFIG_DIR", OF_THE_CLI, false),
+    ("AZURE_SUBSCRIPTION_ID", UNNEEDED, false),
 ];
 
 /// Returns the variables that `--no-credentials` hides from the command.

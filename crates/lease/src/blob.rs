@@ -254,10 +254,7 @@ impl Blob {
             if !error.is_unclear() {
                 spent.unclear.store(unclear, Ordering::Relaxed);
             }
-            let wish = match &error {
-                ServiceError::Answer { retry_after, .. } => retry_after.unwrap_or_default(),
-                _ => Duration::ZERO,
-            };
+            let wish = error.retry_after().unwrap_or_default();
             let pause = pauses.next_pause().max(wish);
             if give_up_at.since(Instant::now()) <= pause {
                 return Err(error);

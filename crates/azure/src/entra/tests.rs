@@ -14,7 +14,7 @@ fn entra(file: &str) -> Entra {
         _ => None,
     };
     let endpoint = Url::parse("https://contoso.blob.core.windows.net").expect("a URL");
-    let client = Arc::new(Client::new(true, 1));
+    let client = Arc::new(Client::new(true, 1, Default::default(), None));
     Entra::new(Auth::Workload, &env, &endpoint, client, STORAGE).expect("a credential")
 }
 

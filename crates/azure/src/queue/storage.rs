@@ -23,7 +23,8 @@ pub use self::client::Encoding;
 use self::client::{QueueApi, Received, is_ambiguous};
 use self::lock::{Held, Service, is_deleted};
 use super::{About, Message, Missing, Queue};
-use crate::{Account, AccountError, Operation, ServiceError, is_label, shown, split_url};
+use crate::account::malformed;
+use crate::{Account, AccountError, Operation, ServiceError, is_label, shown, typed_url};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
@@ -58,76 +59,45 @@ pub struct Config {
     pub create: bool,
 }
 
-/// Reason why a storage queue cannot be opened.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum OpenError {
-    /// The service has no such lock.
-    #[error("a message is locked for 2 s to 7 days, in whole seconds, not for {0:?}")]
-    LockTime(Duration),
-    /// The poison queue's name is not valid.
-    #[error(transparent)]
-    Target(#[from] TargetError),
-    /// The official client refused the address.
-    #[error("the queue's address cannot be used: {0}")]
-    Address(String),
-}
-
 /// The queue as one worker takes from it.
 pub struct StorageQueue {
+    config: Config,
     service: Arc<Service>,
-    encoding: Option<Encoding>,
     warned: AtomicBool,
-    max_body: usize,
-    create: bool,
     proven: AtomicBool,
     deleted: AtomicBool,
-    account: Account,
 }
 
 impl StorageQueue {
     /// Creates the queue; sends nothing.
-    pub fn open(config: Config) -> Result<StorageQueue, OpenError> {
+    pub fn open(config: Config) -> Result<StorageQueue, AccountError> {
         let asked = config.lock_time;
         if !(SHORTEST..=LONGEST).contains(&asked) || asked.subsec_nanos() != 0 {
-            return Err(OpenError::LockTime(asked));
+            let why = format!("is locked for 2 s to 7 days, in whole seconds, not for {asked:?}");
+            return Err(malformed("a message", why));
         }
         // At the service's own limit there is no second to add.
         let hidden = (asked + GRAIN).min(LONGEST);
         let poison = config.target.poison(config.poison.as_deref())?;
-        let options = config.account.client_options();
-        let connect = |queue: &str| {
-            let url = address(config.account.endpoint(), queue);
-            let client = QueueApi::new(config.account.authorised(&url), &options);
-            client
-                .map(|client| (url.to_string(), client))
-                .map_err(|error| OpenError::Address(error.why()))
-        };
-        let (name, client) = connect(config.target.queue())?;
-        // A SAS for the one queue fails only when the first message is dead-lettered.
-        let (poison_name, poison) = connect(&poison)?;
         Ok(StorageQueue {
             service: Arc::new(Service {
-                name,
-                client,
-                poison_name,
-                poison,
+                client: QueueApi::new(&config.account, config.target.queue())?,
+                // A SAS for the one queue fails only when the first message is dead-lettered.
+                poison: QueueApi::new(&config.account, &poison)?,
                 seconds: i32::try_from(hidden.as_secs()).unwrap_or(i32::MAX),
                 lock_time: hidden - GRAIN,
             }),
-            encoding: config.encoding,
+            config,
             warned: AtomicBool::new(false),
-            max_body: config.max_body,
-            create: config.create,
             proven: AtomicBool::new(false),
             deleted: AtomicBool::new(false),
-            account: config.account.clone(),
         })
     }
 
     /// Address of the poison queue, without a secret.
     #[must_use]
     pub fn poison_name(&self) -> &str {
-        &self.service.poison_name
+        &self.service.poison.name
     }
 
     fn message(&self, told: Received, t0: Instant) -> Message {
@@ -140,7 +110,7 @@ impl StorageQueue {
                 self.service.lock_time.as_secs()
             );
         }
-        if self.encoding.is_none()
+        if self.config.encoding.is_none()
             && is_ambiguous(&told.text)
             && !self.warned.swap(true, Ordering::Relaxed)
         {
@@ -150,7 +120,7 @@ impl StorageQueue {
                 told.id
             );
         }
-        let encoding = self.encoding.unwrap_or(Encoding::Text);
+        let encoding = self.config.encoding.unwrap_or(Encoding::Text);
         let how = match encoding {
             Encoding::Base64 => "base64",
             Encoding::Text => "text",
@@ -161,7 +131,7 @@ impl StorageQueue {
             lock_time: self.service.lock_time,
             // This worker set the lock duration: no other machine's clock matters.
             first_renewal: None,
-            body: encoding.read(&told.text, self.max_body),
+            body: encoding.read(&told.text, self.config.max_body),
             about: About {
                 encoding: Some(how),
                 ..told.about.clone()
@@ -180,7 +150,7 @@ impl StorageQueue {
 #[async_trait]
 impl Queue for StorageQueue {
     fn name(&self) -> &str {
-        &self.service.name
+        &self.service.client.name
     }
 
     fn lock_time(&self) -> Duration {
@@ -190,17 +160,17 @@ impl Queue for StorageQueue {
     async fn prepare(&self, give_up_at: Instant) -> Result<(), Missing> {
         let client = &self.service.client;
         let told = |error: ServiceError, operation| {
-            let failure = error.failure(operation, &self.service.name, false);
-            Missing::from(self.account.naming_the_credential(failure))
+            let failure = error.failure(operation, &self.service.client.name, false);
+            Missing::from(self.config.account.naming_the_credential(failure))
         };
         match client.look(give_up_at).await {
             Ok(()) => {}
             Err(error) if error.code() == Some("QueueNotFound") => {
                 // A mistyped name would create a queue that stays empty.
-                if !self.create {
+                if !self.config.create {
                     return Err(Missing::NoQueue(format!(
                         "no such queue {}: create it, or add --create",
-                        self.service.name
+                        client.name
                     )));
                 }
                 client
@@ -213,11 +183,9 @@ impl Queue for StorageQueue {
         // Without the right to update, each command would be killed at the end of its first lock, and all
         // messages would end in the poison queue.
         match client.update(NOBODY, NOBODY, 0, give_up_at).await {
-            Err(
-                error @ ServiceError::Answer {
-                    status: 401 | 403, ..
-                },
-            ) => Err(told(error, Operation::Update)),
+            Err(error) if matches!(error.status(), Some(401 | 403)) => {
+                Err(told(error, Operation::Update))
+            }
             // 404 is the good answer: the right exists.
             _ => Ok(()),
         }
@@ -235,11 +203,11 @@ impl Queue for StorageQueue {
         let told = told.map_err(|error| {
             // After a success a refusal is doubt: a right that is missing for a moment must not end the worker.
             let proven = self.proven.load(Ordering::Relaxed);
-            let failure = error.failure(Operation::Take, &self.service.name, proven);
-            self.account.naming_the_credential(failure)
+            let failure = error.failure(Operation::Take, &self.service.client.name, proven);
+            self.config.account.naming_the_credential(failure)
         })?;
         self.proven.store(true, Ordering::Relaxed);
-        self.account.tell();
+        self.config.account.tell();
         Ok(told
             .into_iter()
             .map(|told| self.message(told, t0))
@@ -261,43 +229,9 @@ pub struct Target {
     url: Option<Url>,
 }
 
-/// Reason why a text names no queue.
-#[derive(Clone, Debug, PartialEq, Eq, thiserror::Error)]
-pub enum TargetError {
-    /// The name is against the rules.
-    #[error(
-        "'{0}' cannot be a queue: 3 to 63 lower-case letters, digits and single hyphens, beginning \
-         and ending with a letter or digit"
-    )]
-    Name(String),
-    /// The name is too long with `-poison` added.
-    #[error(
-        "the queue's name is {0} characters long, so '-poison' does not fit behind it (63 at most): name a poison \
-         queue with --poison-queue"
-    )]
-    Poison(usize),
-    /// Dead letters would return at once.
-    #[error("'{0}' cannot be its own poison queue: name another with --poison-queue")]
-    Itself(String),
-    /// Not a URL.
-    #[error("the queue's URL cannot be read: {0}")]
-    Url(String),
-    /// A URL of something else.
-    #[error(
-        "the URL is not a queue's: it is https://ACCOUNT.queue.core.windows.net/QUEUE, with nothing after the name"
-    )]
-    NoQueue,
-    /// A URL with a query that is no SAS.
-    #[error("the queue's URL has a query that is no SAS ('sig=' is missing): leave the query out")]
-    Query,
-    /// The URL's address cannot be used.
-    #[error(transparent)]
-    Account(#[from] AccountError),
-}
-
 impl Target {
     /// Parses a queue's name, or its URL, which may have a SAS.
-    pub fn parse(text: &str) -> Result<Target, TargetError> {
+    pub fn parse(text: &str) -> Result<Target, AccountError> {
         if !text.contains("://") {
             check(text)?;
             return Ok(Target {
@@ -305,22 +239,16 @@ impl Target {
                 url: None,
             });
         }
-        let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
-        // A user name may come with a password.
-        if !url.username().is_empty() || url.password().is_some() {
-            return Err(TargetError::Url("it has a user name".to_owned()));
-        }
-        let split = split_url(&url)?;
-        // It would change the meaning of each request.
-        if url.query().is_some() && split.sas.is_none() {
-            return Err(TargetError::Query);
-        }
+        let (url, split) = typed_url(text, "the queue's URL")?;
         // The portal shows the endpoints side by side.
         let elsewhere = [".blob.", ".file.", ".table.", ".dfs."];
         let host = url.host_str().unwrap_or_default();
         let queue = split.path.strip_suffix('/').unwrap_or(&split.path);
         if queue.is_empty() || queue.contains('/') || elsewhere.iter().any(|s| host.contains(s)) {
-            return Err(TargetError::NoQueue);
+            return Err(malformed(
+                "the URL",
+                "is not a queue's: it is https://ACCOUNT.queue.core.windows.net/QUEUE, with nothing after the name",
+            ));
         }
         check(queue)?;
         Ok(Target {
@@ -342,18 +270,23 @@ impl Target {
     }
 
     /// Returns the name of the poison queue: the one `named`, else `QUEUE-poison`.
-    pub fn poison(&self, named: Option<&str>) -> Result<String, TargetError> {
+    pub fn poison(&self, named: Option<&str>) -> Result<String, AccountError> {
         let Some(name) = named else {
-            // The error names the flag: the user did not type this name.
             let name = format!("{}{POISON}", self.queue);
-            return match check(&name) {
-                Ok(()) => Ok(name),
-                Err(_) => Err(TargetError::Poison(self.queue.len())),
-            };
+            // The error names the flag: the user did not type this name.
+            return check(&name).map(|()| name).map_err(|_| {
+                let why = format!(
+                    "is {} characters long, so '-poison' does not fit behind it (63 at most): name a poison queue \
+                     with --poison-queue",
+                    self.queue.len()
+                );
+                malformed("the queue's name", why)
+            });
         };
         check(name)?;
         if name == self.queue {
-            return Err(TargetError::Itself(name.to_owned()));
+            let why = "cannot be its own poison queue: name another with --poison-queue";
+            return Err(malformed(format!("'{name}'"), why));
         }
         Ok(name.to_owned())
     }
@@ -365,20 +298,16 @@ impl fmt::Debug for Target {
     }
 }
 
-fn address(endpoint: &Url, queue: &str) -> Url {
-    let mut url = endpoint.clone();
-    // Azurite has the account in the path.
-    let base = url.path().trim_end_matches('/').to_owned();
-    url.set_path(&format!("{base}/{queue}"));
-    url
-}
-
-fn check(name: &str) -> Result<(), TargetError> {
+fn check(name: &str) -> Result<(), AccountError> {
     // The service's 400 would not tell which rule was broken.
-    if is_label(name) {
-        return Ok(());
+    match is_label(name) {
+        true => Ok(()),
+        false => Err(malformed(
+            format!("'{}'", shown(name)),
+            "cannot be a queue: 3 to 63 lower-case letters, digits and single hyphens, beginning and ending with a \
+             letter or digit",
+        )),
     }
-    Err(TargetError::Name(shown(name)))
 }
 
 #[cfg(test)]
@@ -427,13 +356,21 @@ mod tests {
                 lock_time: Duration::from_millis(bad),
                 ..config()
             });
-            assert!(matches!(said, Err(OpenError::LockTime(_))), "{bad}");
+            let said = said.map(drop).expect_err("refused").to_string();
+            assert!(
+                said.starts_with("a message is locked for 2 s to 7 days"),
+                "{said}"
+            );
         }
         let said = StorageQueue::open(Config {
             poison: Some("jobs".into()),
             ..config()
         });
-        assert!(matches!(said, Err(OpenError::Target(_))));
+        let said = said.map(drop).expect_err("refused").to_string();
+        assert!(
+            said.starts_with("'jobs' cannot be its own poison queue"),
+            "{said}"
+        );
     }
 
     #[test]
@@ -462,16 +399,6 @@ mod tests {
             assert_eq!(target.url().is_some(), text.contains("://"));
             assert!(!format!("{target:?}").contains("s3cret"));
         }
-        let emulator = Url::parse("http://127.0.0.1:10001/devstoreaccount1").expect("a URL");
-        assert_eq!(
-            address(&emulator, "jobs").as_str(),
-            "http://127.0.0.1:10001/devstoreaccount1/jobs"
-        );
-        let public = Url::parse("https://acct.queue.core.windows.net").expect("a URL");
-        assert_eq!(
-            address(&public, "jobs").as_str(),
-            "https://acct.queue.core.windows.net/jobs"
-        );
     }
 
     #[test]
@@ -513,12 +440,18 @@ mod tests {
         assert_eq!(of("jobs").poison(Some("aside")).as_deref(), Ok("aside"));
         assert_eq!(of(&"x".repeat(56)).poison(None).map(|n| n.len()), Ok(63));
         let long = of(&"x".repeat(57));
-        let said = long.poison(None).expect_err("too long");
-        assert_eq!(said, TargetError::Poison(57));
-        assert!(said.to_string().contains("--poison-queue"), "{said}");
+        let said = long.poison(None).expect_err("too long").to_string();
+        assert!(
+            said.starts_with("the queue's name is 57 characters long"),
+            "{said}"
+        );
+        assert!(said.contains("--poison-queue"), "{said}");
         assert!(long.poison(Some("aside")).is_ok());
         assert!(of("jobs").poison(Some("Aside")).is_err());
-        let itself = of("jobs").poison(Some("jobs"));
-        assert_eq!(itself, Err(TargetError::Itself("jobs".into())));
+        let itself = of("jobs").poison(Some("jobs")).expect_err("itself");
+        assert!(
+            itself.to_string().contains("its own poison queue"),
+            "{itself}"
+        );
     }
 }

@@ -208,7 +208,8 @@ async fn forked_process_starts_with_the_shared_token() {
     while said(&tokens).await.as_deref() != Ok("two") {
         tokio::time::sleep(Duration::from_millis(20)).await;
     }
-    let theirs = tokens.in_another_process(Arc::new(Client::new(true, 2)));
+    let theirs =
+        tokens.in_another_process(Arc::new(Client::new(true, 2, Default::default(), None)));
     let token = theirs.token(Instant::now()).await.expect("handed on");
     assert_eq!(token.secret(), "two");
     let shown = format!("{theirs:?} {:?}", Bearer(Arc::new(tokens)));

@@ -7,7 +7,7 @@ use std::fmt;
 use percent_encoding::{AsciiSet, NON_ALPHANUMERIC, percent_decode_str, utf8_percent_encode};
 use url::Url;
 
-use trafficcop_azure::{AccountError, is_label, shown, split_url};
+use trafficcop_azure::{AccountError, below, is_label, shown, typed_url};
 use trafficcop_core::util::is_unprintable;
 
 /// Blob that is the lock. `Debug` shows no secret.
@@ -24,12 +24,9 @@ pub enum TargetError {
     /// No name, or no container.
     #[error("'{0}' is no blob: write CONTAINER/NAME, as in locks/nightly, or the blob's URL")]
     Incomplete(String),
-    /// Not a URL.
-    #[error("the blob's URL cannot be read: {0}")]
-    Url(String),
-    /// A query that is no SAS.
-    #[error("the blob's URL has a query that is no SAS ('sig=' is missing): leave the query out")]
-    Query,
+    /// A URL whose path is no text.
+    #[error("the blob's URL cannot be read: its path is not UTF-8")]
+    Path,
     /// Bad container's name.
     #[error(
         "'{0}' cannot be a container: 3 to 63 lower-case letters, digits and single hyphens, \
@@ -39,7 +36,7 @@ pub enum TargetError {
     /// Bad name.
     #[error("the blob's name {0}")]
     Name(&'static str),
-    /// Unusable address.
+    /// A URL that cannot be used.
     #[error(transparent)]
     Account(#[from] AccountError),
 }
@@ -141,10 +138,7 @@ impl Target {
     }
 
     pub(super) fn container_url(&self, endpoint: &Url) -> Url {
-        let mut url = endpoint.clone();
-        let base = url.path().trim_end_matches('/').to_owned();
-        url.set_path(&format!("{base}/{}", self.container));
-        url
+        below(endpoint, &self.container)
     }
 
     /// Returns the blob's address.
@@ -162,17 +156,8 @@ fn take_apart(text: &str) -> Result<(String, Option<Url>), TargetError> {
     if !text.contains("://") {
         return Ok((text.to_owned(), None));
     }
-    let url = Url::parse(text).map_err(|error| TargetError::Url(error.to_string()))?;
-    if !url.username().is_empty() || url.password().is_some() {
-        return Err(TargetError::Url("it has a user name".to_owned()));
-    }
-    let split = split_url(&url)?;
-    // Otherwise an operation in the query (`comp=lease`) would become part of every request.
-    if url.query().is_some() && split.sas.is_none() {
-        return Err(TargetError::Query);
-    }
-    let path =
-        decode(&split.path).ok_or_else(|| TargetError::Url("its path is not UTF-8".to_owned()))?;
+    let (url, split) = typed_url(text, "the blob's URL")?;
+    let path = decode(&split.path).ok_or(TargetError::Path)?;
     Ok((path, Some(url)))
 }
 

@@ -4,7 +4,7 @@
 //! text that it does not decode.
 
 use azure_core::base64;
-use azure_core::http::{ClientOptions, RequestContent, Url};
+use azure_core::http::RequestContent;
 use azure_core::xml::{from_xml, to_xml};
 use azure_storage_queue::models::{
     QueueClientReceiveMessagesOptions, QueueClientSendMessageOptions, QueueMessage,
@@ -13,8 +13,12 @@ use azure_storage_queue::models::{
 use azure_storage_queue::{QueueClient, QueueClientOptions};
 use time::OffsetDateTime;
 
+use crate::account::malformed;
 use crate::queue::{About, Unreadable, date};
-use crate::{API_VERSION, ServiceError, header, limited, of_the_service, unhurried};
+use crate::{
+    API_VERSION, Account, AccountError, ServiceError, below, header, limited, of_the_service,
+    unhurried,
+};
 use trafficcop_core::clock::Instant;
 
 // The default is seven days: dead letters would vanish before anyone looks.
@@ -33,18 +37,25 @@ pub(super) struct Received {
 }
 
 pub(super) struct QueueApi {
+    /// Address of the queue, without a secret.
+    pub(super) name: String,
     client: QueueClient,
 }
 
 impl QueueApi {
-    pub(super) fn new(queue: Url, options: &ClientOptions) -> Result<QueueApi, ServiceError> {
+    pub(super) fn new(account: &Account, queue: &str) -> Result<QueueApi, AccountError> {
+        let url = below(account.endpoint(), queue);
         let options = QueueClientOptions {
-            client_options: options.clone(),
+            client_options: account.client_options(),
             version: API_VERSION.to_owned(),
         };
-        let client = QueueClient::new(queue, None, Some(options));
-        let client = client.map_err(|error| ServiceError::of(&error))?;
-        Ok(QueueApi { client })
+        let client = QueueClient::new(account.authorised(&url), None, Some(options));
+        let client = client.map_err(|error| {
+            let why = ServiceError::of(&error).why();
+            malformed("the queue's address", format!("cannot be used: {why}"))
+        })?;
+        let name = url.to_string();
+        Ok(QueueApi { name, client })
     }
 
     pub(super) async fn look(&self, give_up_at: Instant) -> Result<(), ServiceError> {

@@ -42,9 +42,7 @@ use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
 pub(super) struct Service {
-    pub(super) name: String,
     pub(super) client: QueueApi,
-    pub(super) poison_name: String,
     pub(super) poison: QueueApi,
     pub(super) seconds: i32,
     /// The part of it that trafficcop counts on.
@@ -175,7 +173,7 @@ impl Held {
     /// Whether the service refused because the message expires earlier.
     fn outlasts_it(&self, seconds: i32, error: &ServiceError) -> bool {
         let hidden = Duration::from_secs(u64::try_from(seconds).unwrap_or_default());
-        let refused = matches!(error, ServiceError::Answer { status: 400, .. });
+        let refused = error.status() == Some(400);
         match (self.message.expires, error.date()) {
             (Some(expires), Some(date)) => {
                 refused && !is_not_found(error) && date + hidden + GRAIN >= expires
@@ -284,20 +282,16 @@ impl Held {
         if !self.keeps_itself() && (state.renewing || state.until < enough) {
             self.relock(state, give_up_at).await?;
         }
-        let Service {
-            poison,
-            poison_name,
-            ..
-        } = &*self.service;
+        let poison = &self.service.poison;
         let mut put = poison.put(&self.message.text, give_up_at).await;
         if matches!(&put, Err(error) if error.code() == Some("QueueNotFound")) {
             poison
                 .create(give_up_at)
                 .await
-                .map_err(|error| error.failure(Operation::CreateQueue, poison_name, false))?;
+                .map_err(|error| error.failure(Operation::CreateQueue, &poison.name, false))?;
             put = poison.put(&self.message.text, give_up_at).await;
         }
-        put.map_err(|error| error.failure(Operation::Put, poison_name, false))?;
+        put.map_err(|error| error.failure(Operation::Put, &poison.name, false))?;
         // If the deletion fails, only that is repeated: no second copy appears.
         state.put = true;
         Ok(())
