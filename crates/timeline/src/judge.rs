@@ -4,12 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::tenures::{Placed, tenures};
-use super::text::contradictions;
 use super::{
-    At, Clocks, End, Gap, KnownBy, Lock, Log, Overlap, Run, Tenure, Timeline, Track, Violation,
-    boot, count,
+    Clocks, End, Gap, Lock, Log, Overlap, Run, Tenure, Timeline, Track, Violation, boot, count,
 };
-use crate::{EventKind, Record};
+use crate::EventKind;
 
 /// Merges logs. `skew` (nanoseconds) is how much the wall clocks of two machines may differ; a shorter overlap
 /// between them proves nothing.
@@ -73,46 +71,47 @@ fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
     })
 }
 
+/// Identity and host of an instance.
+type Name = (String, String);
+
 #[derive(Default)]
 struct Draft {
-    tracks: BTreeMap<(String, String), (Vec<Run>, Vec<At>)>,
-    tenures: Vec<((String, String), Tenure)>,
+    tracks: BTreeMap<Name, Track>,
+    tenures: Vec<(Name, Tenure)>,
 }
 
+/// Adds one run's records to the locks that they are about.
 fn gather(locks: &mut BTreeMap<String, Draft>, records: &[Placed<'_>], boot: &str) {
-    let Some(first) = records.first() else {
+    let Some(first) = records.first().map(|placed| placed.record) else {
         return;
     };
-    let name = |record: &Record| (record.identity.clone(), record.host.clone());
-    // At most one: any later record is another run's.
-    let end = records
-        .iter()
-        .find(|placed| placed.record.event == EventKind::Done);
+    let name = (first.identity.clone(), first.host.clone());
     for (lock, tenure) in tenures(records, boot) {
         let draft = locks.entry(lock).or_default();
-        draft.tenures.push((name(first.record), tenure));
+        draft.tenures.push((name.clone(), tenure));
     }
-    let mut spans: BTreeMap<&str, (At, At)> = BTreeMap::new();
+    // At most one: any later record is another run's.
+    let mut ends = records.iter().map(|placed| placed.record);
+    let end = ends.find(|record| record.event == EventKind::Done);
+    let mut by_lock: BTreeMap<&String, Vec<&Placed<'_>>> = BTreeMap::new();
     for placed in records {
-        let span = spans
-            .entry(&placed.record.lock)
-            .or_insert((placed.at, placed.at));
-        *span = (span.0.min(placed.at), span.1.max(placed.at));
+        by_lock.entry(&placed.record.lock).or_default().push(placed);
     }
-    for (lock, (from, to)) in spans {
-        let draft = locks.entry(lock.to_owned()).or_default();
-        let (runs, rings) = draft.tracks.entry(name(first.record)).or_default();
-        let rang = |placed: &&Placed<'_>| {
-            placed.record.event == EventKind::Rang && placed.record.lock == lock
-        };
-        rings.extend(records.iter().filter(rang).map(|placed| placed.at));
-        runs.push(Run {
-            pid: first.record.pid,
-            from,
-            to,
-            exit: end.and_then(|placed| placed.record.exit),
+    for (lock, records) in by_lock {
+        let draft = locks.entry(lock.clone()).or_default();
+        let track = draft.tracks.entry(name.clone()).or_default();
+        let at = || records.iter().map(|placed| placed.at);
+        track.runs.push(Run {
+            pid: first.pid,
+            from: at().min().unwrap_or(0),
+            to: at().max().unwrap_or(0),
+            exit: end.and_then(|record| record.exit),
             done: end.is_some(),
         });
+        let rings = records
+            .iter()
+            .filter(|placed| placed.record.event == EventKind::Rang);
+        track.rings.extend(rings.map(|placed| placed.at));
     }
 }
 
@@ -131,33 +130,24 @@ fn finished(drafts: BTreeMap<String, Draft>, skew: i64) -> Vec<Lock> {
 }
 
 fn lock(name: String, draft: Draft, skew: i64) -> Lock {
-    let mut tracks: Vec<Track> = draft
-        .tracks
-        .into_iter()
-        .map(|((identity, host), (mut runs, mut rings))| {
-            runs.sort_by_key(|run| (run.from, run.pid));
-            rings.sort_unstable();
-            Track {
-                identity,
-                host,
-                runs,
-                rings,
-            }
-        })
-        .collect();
+    let mut tracks: Vec<Track> = Vec::new();
+    for ((identity, host), mut track) in draft.tracks {
+        track.runs.sort_by_key(|run| (run.from, run.pid));
+        track.rings.sort_unstable();
+        tracks.push(Track {
+            identity,
+            host,
+            ..track
+        });
+    }
     // The earliest stands on top, in text and picture.
     tracks.sort_by_key(|track| track.runs.first().map(|run| run.from));
-    let mut tenures: Vec<Tenure> = draft
-        .tenures
-        .into_iter()
-        .map(|((identity, host), mut tenure)| {
-            let track = tracks
-                .iter()
-                .position(|track| track.identity == identity && track.host == host);
-            tenure.track = track.unwrap_or(0);
-            tenure
-        })
-        .collect();
+    let mut tenures: Vec<Tenure> = Vec::new();
+    for ((identity, host), tenure) in draft.tenures {
+        let is_its = |track: &Track| track.identity == identity && track.host == host;
+        let track = tracks.iter().position(is_its).unwrap_or(0);
+        tenures.push(Tenure { track, ..tenure });
+    }
     // The order of the files must not matter.
     tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.track, tenure.pid));
     conclude(&mut tenures);
@@ -175,17 +165,16 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
 /// lived.
 fn conclude(tenures: &mut [Tenure]) {
     for at in 0..tenures.len() {
-        let lived = tenures[at].lived;
+        let (earlier, later) = tenures.split_at_mut(at + 1);
+        let tenure = &mut earlier[at];
         // A tenure that began while this one certainly lived is an overlap and no end.
-        let next = tenures[at + 1..]
-            .iter()
-            .map(|next| next.from)
-            .find(|from| *from >= lived);
-        if let (End::Unseen { by, known_by }, Some(next)) = (&mut tenures[at].end, next)
+        let mut next = later.iter().map(|next| next.from);
+        let next = next.find(|from| *from >= tenure.lived);
+        if let Some(next) = next.filter(|_| tenure.is_unseen())
             // The guardian enforces an earlier deadline: it is no guess.
-            && by.is_none_or(|by| next < by)
+            && (tenure.end == End::Unknown || next < tenure.to)
         {
-            (*by, *known_by) = (Some(next), KnownBy::Next);
+            (tenure.to, tenure.end) = (next, End::Next);
         }
     }
 }
@@ -212,11 +201,9 @@ fn count_tokens(tenures: &mut [Tenure], skew: i64) {
 
 fn gaps(tenures: &[Tenure]) -> Vec<Gap> {
     let mut gaps = Vec::new();
-    let Some((mut last, rest)) = tenures.split_first().map(|_| (0, 1..tenures.len())) else {
-        return gaps;
-    };
-    for at in rest {
-        let from = tenures[last].to();
+    let mut last = 0;
+    for at in 1..tenures.len() {
+        let from = tenures[last].to;
         if tenures[at].from > from {
             gaps.push(Gap {
                 after: last,
@@ -226,7 +213,7 @@ fn gaps(tenures: &[Tenure]) -> Vec<Gap> {
             });
         }
         // If one tenure lies within another, a gap begins after the one that ends last.
-        if tenures[at].to() >= tenures[last].to() {
+        if tenures[at].to >= tenures[last].to {
             last = at;
         }
     }
@@ -257,19 +244,40 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
     overlaps
 }
 
-impl Timeline {
-    /// Returns everything that the promise excludes, a line each: overlaps and broken rules.
-    #[must_use]
-    pub fn contradictions(&self) -> Vec<String> {
-        self.locks.iter().flat_map(contradictions).collect()
-    }
+/// Counts for a conclusion.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) overlaps: usize,
+    /// Overlaps that prove nothing.
+    pub(super) doubtful: usize,
+    /// Tenures that report a possible overlap themselves.
+    pub(super) confessed: usize,
+    pub(super) violations: usize,
+    pub(super) unseen: usize,
+}
 
+impl Tally {
+    pub(super) fn of(locks: &[Lock]) -> Tally {
+        let mut tally = Tally::default();
+        for lock in locks {
+            let doubtful = lock.overlaps.iter().filter(|overlap| overlap.within_skew);
+            let doubtful = doubtful.count();
+            tally.doubtful += doubtful;
+            tally.overlaps += lock.overlaps.len() - doubtful;
+            for tenure in &lock.tenures {
+                tally.confessed += usize::from(tenure.confessed);
+                tally.violations += tenure.violations.len();
+                tally.unseen += usize::from(tenure.is_unseen());
+            }
+        }
+        tally
+    }
+}
+
+impl Timeline {
     /// Returns whether two instances had control at the same time, or one reports that this is possible.
-    #[must_use]
     pub(super) fn has_overlap(&self) -> bool {
-        self.locks.iter().any(|lock| {
-            lock.overlaps.iter().any(|overlap| !overlap.within_skew)
-                || lock.tenures.iter().any(|tenure| tenure.confessed)
-        })
+        let tally = Tally::of(&self.locks);
+        tally.overlaps + tally.confessed > 0
     }
 }
