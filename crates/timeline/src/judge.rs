@@ -71,25 +71,12 @@ fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
     })
 }
 
-/// Identity and host of an instance.
-type Name = (String, String);
-
-#[derive(Default)]
-struct Draft {
-    tracks: BTreeMap<Name, Track>,
-    tenures: Vec<(Name, Tenure)>,
-}
+/// A lock's instances, by identity and host, each with its tenures.
+type Draft = BTreeMap<(String, String), (Track, Vec<Tenure>)>;
 
 /// Adds one run's records to the locks that they are about.
 fn gather(locks: &mut BTreeMap<String, Draft>, records: &[Placed<'_>], boot: &str) {
-    let Some(first) = records.first().map(|placed| placed.record) else {
-        return;
-    };
-    let name = (first.identity.clone(), first.host.clone());
-    for (lock, tenure) in tenures(records, boot) {
-        let draft = locks.entry(lock).or_default();
-        draft.tenures.push((name.clone(), tenure));
-    }
+    let tenures = tenures(records, boot);
     // At most one: any later record is another run's.
     let mut ends = records.iter().map(|placed| placed.record);
     let end = ends.find(|record| record.event == EventKind::Done);
@@ -98,8 +85,15 @@ fn gather(locks: &mut BTreeMap<String, Draft>, records: &[Placed<'_>], boot: &st
         by_lock.entry(&placed.record.lock).or_default().push(placed);
     }
     for (lock, records) in by_lock {
-        let draft = locks.entry(lock.clone()).or_default();
-        let track = draft.tracks.entry(name.clone()).or_default();
+        let first = records[0].record;
+        let name = (first.identity.clone(), first.host.clone());
+        let instances = locks.entry(lock.clone()).or_default();
+        let (track, all) = instances.entry(name).or_default();
+        let its_own = tenures.iter().filter(|(of, _)| of == lock);
+        all.extend(its_own.map(|(_, tenure)| tenure.clone()));
+        let rings = records.iter();
+        let rings = rings.filter(|placed| placed.record.event == EventKind::Rang);
+        track.rings.extend(rings.map(|placed| placed.at));
         let at = || records.iter().map(|placed| placed.at);
         track.runs.push(Run {
             pid: first.pid,
@@ -108,10 +102,6 @@ fn gather(locks: &mut BTreeMap<String, Draft>, records: &[Placed<'_>], boot: &st
             exit: end.and_then(|record| record.exit),
             done: end.is_some(),
         });
-        let rings = records
-            .iter()
-            .filter(|placed| placed.record.event == EventKind::Rang);
-        track.rings.extend(rings.map(|placed| placed.at));
     }
 }
 
@@ -121,32 +111,32 @@ fn finished(drafts: BTreeMap<String, Draft>, skew: i64) -> Vec<Lock> {
         let slot = format!("{base}.");
         names.iter().any(|name| name.starts_with(&slot))
     };
-    drafts
+    let locks = drafts
         .into_iter()
-        // With slots, a standby waits for all of them, under their common name.
-        .filter(|(name, draft)| !draft.tenures.is_empty() || !has_slots(name))
-        .map(|(name, draft)| lock(name, draft, skew))
+        .map(|(name, draft)| lock(name, draft, skew));
+    // With slots, a standby waits for all of them, under their common name.
+    locks
+        .filter(|lock| !lock.tenures.is_empty() || !has_slots(&lock.name))
         .collect()
 }
 
 fn lock(name: String, draft: Draft, skew: i64) -> Lock {
-    let mut tracks: Vec<Track> = Vec::new();
-    for ((identity, host), mut track) in draft.tracks {
+    let mut instances: Vec<(Track, Vec<Tenure>)> = Vec::new();
+    for ((identity, host), (mut track, tenures)) in draft {
         track.runs.sort_by_key(|run| (run.from, run.pid));
         track.rings.sort_unstable();
-        tracks.push(Track {
-            identity,
-            host,
-            ..track
-        });
+        (track.identity, track.host) = (identity, host);
+        instances.push((track, tenures));
     }
     // The earliest stands on top, in text and picture.
-    tracks.sort_by_key(|track| track.runs.first().map(|run| run.from));
-    let mut tenures: Vec<Tenure> = Vec::new();
-    for ((identity, host), tenure) in draft.tenures {
-        let is_its = |track: &Track| track.identity == identity && track.host == host;
-        let track = tracks.iter().position(is_its).unwrap_or(0);
-        tenures.push(Tenure { track, ..tenure });
+    instances.sort_by_key(|(track, _)| track.runs.first().map(|run| run.from));
+    let (mut tracks, mut tenures) = (Vec::new(), Vec::new());
+    for (number, (track, its_own)) in instances.into_iter().enumerate() {
+        tracks.push(track);
+        tenures.extend(its_own.into_iter().map(|tenure| Tenure {
+            track: number,
+            ..tenure
+        }));
     }
     // The order of the files must not matter.
     tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.track, tenure.pid));
