@@ -196,6 +196,9 @@ struct Overlap {
 // Two records of one boot that disagree by more were written before and after the clock was set.
 const STEP: u64 = 250_000_000;
 
+/// Machine of a boot, and each record's moment with its distance to the wall clock.
+type Readings<'a> = (&'a str, Vec<(u64, i64)>);
+
 fn boot(record: &Record) -> String {
     if record.boot_id.is_empty() {
         // At least the times of one process agree.
@@ -213,8 +216,7 @@ struct Clocks {
 impl Clocks {
     /// Reads all records, and reports which clocks were set.
     fn of(records: &[Record]) -> (Clocks, Vec<String>) {
-        // Machine of each boot, and its records' moments with their distances to the wall clock.
-        let mut readings: BTreeMap<String, (&str, Vec<(u64, i64)>)> = BTreeMap::new();
+        let mut readings: BTreeMap<String, Readings<'_>> = BTreeMap::new();
         for record in records {
             let Some(wall) = record::read(&record.time) else {
                 continue;

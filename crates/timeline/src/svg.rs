@@ -111,6 +111,7 @@ fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, above: f64) -> f64 {
         canvas,
         axis: Axis::new(first, last, left, WIDTH - RIGHT - left),
         left,
+        strip: top - STRIP - 8.0,
         top,
         bottom,
     };
@@ -171,11 +172,12 @@ fn unseen(colour: &str, round: u8) -> String {
     )
 }
 
-/// Place for one lock: its tracks lie between `top` and `bottom`.
+/// Place for one lock: its tracks lie between `top` and `bottom`, with a strip above them.
 struct Chart<'a> {
     canvas: &'a mut Canvas,
     axis: Axis,
     left: f64,
+    strip: f64,
     top: f64,
     bottom: f64,
 }
@@ -194,9 +196,8 @@ impl Chart<'_> {
 
     /// Draws a rectangle over the strip and all tracks.
     fn column(&mut self, (x, wide): (f64, f64), more: &str, title: &str) {
-        let y = self.top - STRIP - 8.0;
-        let height = self.bottom - self.top + STRIP + 8.0;
-        self.canvas.rect((x, y), (wide, height), more, title);
+        let size = (wide, self.bottom - self.strip);
+        self.canvas.rect((x, self.strip), size, more, title);
     }
 
     /// Draws every second track's band, and the time axis.
@@ -209,7 +210,7 @@ impl Chart<'_> {
         }
         for (at, label) in self.axis.marks() {
             let x = self.axis.x(at);
-            let (from, to) = ((x, self.top - STRIP - 8.0), (x, self.bottom + 4.0));
+            let (from, to) = ((x, self.strip), (x, self.bottom + 4.0));
             self.canvas.line(from, to, r#"class="grid""#);
             self.canvas
                 .text((x, self.bottom + 18.0), 11.0, CENTRED, &label);
@@ -221,10 +222,9 @@ impl Chart<'_> {
         let length = span(gap.to - gap.from);
         let least = if gap.at_least { "at least " } else { "" };
         self.column((x, wide), NOBODY, &format!("no holder for {least}{length}"));
-        let label = fitting(&length, 10.0, wide - 4.0);
-        if !label.contains('…') {
+        if text_width(&length, 10.0) <= wide - 4.0 {
             let at = (x + wide / 2.0, self.top - 10.5);
-            self.canvas.text(at, 10.0, CENTRED, &label);
+            self.canvas.text(at, 10.0, CENTRED, &length);
         }
     }
 
@@ -281,12 +281,11 @@ impl Chart<'_> {
         let (_, seen) = self.stretch(tenure.from, tenure.lived);
         // Solid while it is known to have lived, pale after that.
         let solid = if is_unseen { seen } else { whole };
-        let y = self.top - STRIP - 8.0;
         if whole > seen {
             let pale = format!(r#"{fill} fill-opacity=".3""#);
-            self.canvas.rect((x, y), (whole, STRIP), &pale, "");
+            self.canvas.rect((x, self.strip), (whole, STRIP), &pale, "");
         }
-        self.canvas.rect((x, y), (solid, STRIP), &fill, "");
+        self.canvas.rect((x, self.strip), (solid, STRIP), &fill, "");
 
         let y = self.top + tenure.track as f64 * TRACK + (TRACK - BAR) / 2.0;
         let token = token(tenure);
@@ -299,8 +298,8 @@ impl Chart<'_> {
             ending(tenure)
         );
         if whole > solid {
-            self.canvas
-                .rect((x, y), (whole, BAR), &unseen(colour, 4), &title);
+            let pale = unseen(colour, 4);
+            self.canvas.rect((x, y), (whole, BAR), &pale, &title);
         }
         let round = (solid / 2.0).min(4.0);
         let bar = format!(r#"{fill} rx="{round:.1}""#);
@@ -318,15 +317,14 @@ impl Chart<'_> {
         }
         // Room for the cross of an unseen end.
         let room = if is_unseen { solid - 12.0 } else { solid };
-        let inside = fitting(&token, 12.0, room - 6.0);
-        let outside = fitting(&token, 12.0, whole - solid - 16.0);
+        let label = text_width(&token, 12.0);
         let low = y + BAR / 2.0 + 4.3;
-        if !inside.is_empty() && !inside.contains('…') {
+        if label <= room - 6.0 {
             let more = r#"class="on" font-weight="650" text-anchor="middle""#;
-            self.canvas.text((x + room / 2.0, low), 12.0, more, &inside);
-        } else if is_unseen && !outside.contains('…') {
-            self.canvas
-                .text((x + solid + 9.0, low), 12.0, BOLD, &outside);
+            self.canvas.text((x + room / 2.0, low), 12.0, more, &token);
+        } else if is_unseen && label <= whole - solid - 16.0 {
+            let at = (x + solid + 9.0, low);
+            self.canvas.text(at, 12.0, BOLD, &token);
         }
         if is_unseen {
             let title = "last heard of: its end was not seen";
@@ -349,17 +347,13 @@ impl Chart<'_> {
             (x, wide)
         };
         let length = span(overlap.to - overlap.from);
+        let title = format!("two in control for {length}");
         if overlap.within_skew {
             let pale = r#"class="overlap" fill-opacity=".18""#;
-            let title =
-                format!("two in control for {length}, within what the machines' clocks may differ");
+            let title = format!("{title}, within what the machines' clocks may differ");
             return self.column((x, wide), pale, &title);
         }
-        self.column(
-            (x, wide),
-            OVERLAP,
-            &format!("OVERLAP: two in control for {length}"),
-        );
+        self.column((x, wide), OVERLAP, &format!("OVERLAP: {title}"));
         let text = format!("overlap {length}");
         let half = text_width(&text, 12.0) / 2.0;
         // The label must not be cut off at the edge.

@@ -12,53 +12,35 @@ use crate::record;
 use trafficcop_core::units::show;
 use trafficcop_core::util::plain;
 
+macro_rules! rows {
+    ($($name:literal => $meaning:literal,)*) => {
+        &[$(($name, $meaning)),*]
+    };
+}
+
 /// Fields of the JSON with their meanings.
-pub const FIELDS: &[(&str, &str)] = &[
-    ("v", "the version of the format: 1"),
-    (
-        "overlap",
-        "whether two had control at the same time (exit status 1)",
-    ),
-    (
-        "violations",
-        "how many rules were broken (exit status 1): see locks.tenures",
-    ),
-    (
-        "from",
-        "the first record's time; all times are RFC 3339, UTC",
-    ),
-    ("to", "the last record's time"),
-    ("records", "how many lines were read"),
-    (
-        "notes",
-        "what a reader should know: clocks that were set, lines that are missing or cannot be read",
-    ),
-    ("locks", "one for each lock:"),
-    ("locks.lock", "its address"),
-    (
-        "locks.instances",
-        "identity, host and runs (pid, from, to, done, exit) of each instance",
-    ),
-    (
-        "locks.tenures",
-        "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an unseen end: \
-         deadline, next, itself, or null), seen_until (the last moment at which it is known to have been there), \
-         deadline, cause, drains and doubts (pairs of times), hangs (when its command was found not to work any more: \
-         --watchdog, --health), overlap (it reports that it cannot exclude one), violations (the rules that it broke: \
-         a token that is not greater than an earlier one, a deadline that does not end before the lease, a command \
-         that outlived the lease, a lease that was given back before the command's tree was empty)",
-    ),
-    (
-        "locks.gaps",
-        "times without a holder: from, to, seconds, at_least (the end before it was not seen: it may have begun \
-         earlier)",
-    ),
-    (
-        "locks.overlaps",
-        "when two had: tokens, identities, from, to, seconds, within_skew (on two machines and not longer than --skew: \
-         not counted)",
-    ),
-];
+pub const FIELDS: &[(&str, &str)] = rows! {
+    "v" => "the version of the format: 1",
+    "overlap" => "whether two had control at the same time (exit status 1)",
+    "violations" => "how many rules were broken (exit status 1): see locks.tenures",
+    "from" => "the first record's time; all times are RFC 3339, UTC",
+    "to" => "the last record's time",
+    "records" => "how many lines were read",
+    "notes" => "what a reader should know: clocks that were set, lines that are missing or cannot be read",
+    "locks" => "one for each lock:",
+    "locks.lock" => "its address",
+    "locks.instances" => "identity, host and runs (pid, from, to, done, exit) of each instance",
+    "locks.tenures" => "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an \
+        unseen end: deadline, next, itself, or null), seen_until (the last moment at which it is known to have been \
+        there), deadline, cause, drains and doubts (pairs of times), hangs (when its command was found not to work \
+        any more: --watchdog, --health), overlap (it reports that it cannot exclude one), violations (the rules that \
+        it broke: a token that is not greater than an earlier one, a deadline that does not end before the lease, a \
+        command that outlived the lease, a lease that was given back before the command's tree was empty)",
+    "locks.gaps" => "times without a holder: from, to, seconds, at_least (the end before it was not seen: it may have \
+        begun earlier)",
+    "locks.overlaps" => "when two had: tokens, identities, from, to, seconds, within_skew (on two machines and not \
+        longer than --skew: not counted)",
+};
 
 /// Returns the timeline as lines for a terminal.
 #[must_use]
@@ -143,9 +125,6 @@ pub(super) fn token(tenure: &Tenure) -> String {
     tenure.token.map_or("?".into(), |token| token.to_string())
 }
 
-const CONFESSION: &str =
-    "reports that its command may have run at the same time as another holder's";
-
 fn table(text: &mut String, lock: &Lock) {
     let _ = writeln!(
         text,
@@ -185,11 +164,8 @@ fn table(text: &mut String, lock: &Lock) {
         for hang in &tenure.hangs {
             line("hung", format!("{name}: its command at {}", clock(*hang)));
         }
-        if tenure.confessed {
-            line("OVERLAP?", format!("{name} {CONFESSION}"));
-        }
-        for violation in &tenure.violations {
-            line("BROKEN", format!("{name}: {}", broken(*violation)));
+        for (word, fault) in faults(tenure, name) {
+            line(word, fault);
         }
         for overlap in lock.overlaps.iter().filter(|overlap| overlap.of.1 == at) {
             let other = &names[lock.tenures[overlap.of.0].track];
@@ -207,6 +183,16 @@ fn table(text: &mut String, lock: &Lock) {
             line("gap", format!("no holder from {from} for {least}{length}"));
         }
     }
+}
+
+/// Returns what a tenure did wrong, each with the word for the table.
+fn faults(tenure: &Tenure, who: &str) -> Vec<(&'static str, String)> {
+    let confession =
+        format!("{who} reports that its command may have run at the same time as another holder's");
+    let confession = tenure.confessed.then_some(("OVERLAP?", confession));
+    let broken = |violation: &Violation| ("BROKEN", format!("{who}: {}", broken(*violation)));
+    let broken = tenure.violations.iter().map(broken);
+    confession.into_iter().chain(broken).collect()
 }
 
 fn broken(violation: Violation) -> String {
@@ -257,12 +243,8 @@ fn contradictions(lock: &Lock) -> Vec<String> {
         ));
     }
     for tenure in &lock.tenures {
-        if tenure.confessed {
-            all.push(format!("{} {CONFESSION}", who(tenure)));
-        }
-        for violation in &tenure.violations {
-            all.push(format!("{}: {}", who(tenure), broken(*violation)));
-        }
+        let faults = faults(tenure, &who(tenure));
+        all.extend(faults.into_iter().map(|(_, fault)| fault));
     }
     let name = &lock.name;
     all.into_iter()
