@@ -31,9 +31,10 @@ use crate::units::show;
 use crate::util::absolute;
 
 /// Results from good to bad.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum CheckResult {
+    #[default]
     Ok,
     Warn,
     Fail,
@@ -47,37 +48,37 @@ struct Finding {
     advice: Option<String>,
 }
 
-fn ok(found: impl Into<String>) -> Finding {
-    Finding {
-        verdict: CheckResult::Ok,
-        found: found.into(),
-        advice: None,
+impl Finding {
+    fn new(verdict: CheckResult, found: impl Into<String>, advice: impl Into<String>) -> Finding {
+        Finding {
+            verdict,
+            found: found.into(),
+            advice: Some(advice.into()).filter(|text| !text.is_empty()),
+        }
     }
+
+    fn at_most_a_warning(mut self) -> Finding {
+        self.verdict = self.verdict.min(CheckResult::Warn);
+        self
+    }
+}
+
+fn ok(found: impl Into<String>) -> Finding {
+    Finding::new(CheckResult::Ok, found, "")
 }
 
 fn warn(found: impl Into<String>, advice: impl Into<String>) -> Finding {
-    fail(found, advice).at_most_a_warning()
+    Finding::new(CheckResult::Warn, found, advice)
 }
 
 fn fail(found: impl Into<String>, advice: impl Into<String>) -> Finding {
-    Finding {
-        verdict: CheckResult::Fail,
-        found: found.into(),
-        advice: Some(advice.into()).filter(|text| !text.is_empty()),
-    }
+    Finding::new(CheckResult::Fail, found, advice)
 }
 
 fn of<E: Display>(went: Result<impl Into<String>, E>, advice: &str) -> Finding {
     match went {
         Ok(found) => ok(found),
         Err(why) => fail(format!("{why:#}"), advice),
-    }
-}
-
-impl Finding {
-    fn at_most_a_warning(mut self) -> Finding {
-        self.verdict = self.verdict.min(CheckResult::Warn);
-        self
     }
 }
 
@@ -103,7 +104,7 @@ impl Check {
 }
 
 /// Results of all checks, printed as they come, or as JSON at the end.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Findings {
     lock: String,
     verdict: CheckResult,
@@ -119,10 +120,8 @@ impl Findings {
     fn new(lock: String, json: bool) -> Findings {
         Findings {
             lock,
-            verdict: CheckResult::Ok,
-            checks: Vec::new(),
             json,
-            cut_short: None,
+            ..Findings::default()
         }
     }
 

@@ -75,21 +75,18 @@ fn refused(
     if written != ExitAction::Status(0) {
         return Ok(Some(written));
     }
-    if yes || confirmed(question, done)? {
+    if yes {
         return Ok(None);
     }
-    Ok(Some(answer(&format!("nothing was {done}\n"), leave)?))
-}
-
-/// Fails without a terminal, and then nothing was `done`.
-fn confirmed(question: &str, done: &str) -> anyhow::Result<bool> {
     // Not from stdin: it may be a pipe, and a script's next line is no yes.
-    report::ask(question)?.ok_or_else(|| {
-        UsageError::new(format!(
+    match report::ask(question)? {
+        Some(true) => Ok(None),
+        Some(false) => answer(&format!("nothing was {done}\n"), leave).map(Some),
+        None => Err(UsageError::new(format!(
             "nothing was {done}: there is no terminal to ask on: add --yes"
         ))
-        .into()
-    })
+        .into()),
+    }
 }
 
 fn period(typed: Option<&str>) -> Result<Option<u8>, UsageError> {
@@ -123,8 +120,7 @@ fn consequence_of_break(period: Option<u8>, seen: &LockStatus) -> String {
              It ends in {when} seconds; then an instance can have control."
         );
     }
-    let state = seen.state;
-    let already = match state {
+    let already = match seen.state {
         LockState::Breaking => "Its lease is breaking already; that can only be made shorter. ",
         _ => "",
     };

@@ -64,19 +64,18 @@ pub(super) async fn examine(
             None => ok(found),
         },
     );
-    let made = BlobInspector::open(target.clone(), account).and_then(|lock| {
-        let (name, client) = connect(&target.with_suffix(&suffix())?, account)?;
-        let lease = fresh_lease_id();
-        let probe = Probe {
-            name,
-            client,
-            lease,
-        };
-        Ok((lock, probe))
+    let opened = BlobInspector::open(target.clone(), account).and_then(|lock| {
+        let beside = target.with_suffix(&suffix())?;
+        Ok((lock, connect(&beside, account)?))
     });
-    let (lock, probe) = match made {
-        Ok(made) => made,
+    let (lock, (name, client)) = match opened {
+        Ok(opened) => opened,
         Err(why) => return findings.add("lock", fail(why.to_string(), "shorten its name")),
+    };
+    let probe = Probe {
+        name,
+        client,
+        lease: fresh_lease_id(),
     };
     let Some(mut around) = reach(findings, target, &probe.client).await else {
         return;

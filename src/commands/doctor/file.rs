@@ -106,15 +106,16 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(&'static str, Finding)
     let mut probe = match Probe::beside(path, &suffix()) {
         Ok(probe) => probe,
         Err(why) => {
-            let found = format!("no file can be created beside the lock: {}", words(&why));
+            let what = "no file can be created beside the lock";
             let unneeded = "run does not need it while the lock's file exists, but exclusion and writes \
                  could not be tried";
             let needed = "run cannot create the lock's file: create it for this user, \
                  or give the directory to this user";
-            return match exists {
-                true => say("directory", warn(found, unneeded)),
-                false => say("directory", fail(found, advice(&why, needed))),
+            let finding = match exists {
+                true => warn(format!("{what}: {}", words(&why)), unneeded),
+                false => refused(what, &why, needed),
             };
+            return say("directory", finding);
         }
     };
     say("directory", ok("a file can be created beside the lock"));
@@ -137,10 +138,7 @@ fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(&'static str, Finding)
                 false => warn(found, "slow to begin each tenure: use another disk"),
             }
         }
-        Err(why) => {
-            let found = format!("cannot be written: {}", words(&why));
-            fail(found, advice(&why, "run needs it"))
-        }
+        Err(why) => refused("cannot be written", &why, "run needs it"),
     };
     say("sync", written);
     let asked = OffsetDateTime::now_utc();
@@ -170,13 +168,15 @@ fn words(error: &io::Error) -> String {
     }
 }
 
-fn advice(error: &io::Error, otherwise: &'static str) -> &'static str {
-    match error.raw_os_error().map(Errno::from_raw) {
+/// Reports an operation that the system refused.
+fn refused(what: &str, error: &io::Error, otherwise: &str) -> Finding {
+    let advice = match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOSPC | Errno::EDQUOT) => {
             "make room: the drive, or this user's quota, has no space or no inodes left (df, df -i)"
         }
         _ => otherwise,
-    }
+    };
+    fail(format!("{what}: {}", words(error)), advice)
 }
 
 fn lock(path: &Path) -> Finding {
@@ -269,10 +269,9 @@ fn on_shared_drive(
     let samples = match round_trips(&beside, SAMPLES as u64, alive) {
         Ok(samples) => samples,
         Err(why) => {
-            let found = "no directory can be created beside the lock";
-            let found = format!("{found}: {}", words(&why));
-            let advice = advice(&why, "give the directory to this user");
-            return say("directory", fail(found, advice));
+            let what = "no directory can be created beside the lock";
+            let advice = "give the directory to this user";
+            return say("directory", refused(what, &why, advice));
         }
     };
     let what = "versions that were made, of which a renewal makes two";
@@ -289,10 +288,7 @@ fn on_shared_drive(
             ),
             "a lock here excludes no other machine: use a file on another drive",
         ),
-        Err(why) => {
-            let found = format!("it failed: {}", words(&why));
-            fail(found, advice(&why, "try another drive"))
-        }
+        Err(why) => refused("it failed", &why, "try another drive"),
     };
     say("makers", makers);
     let met = meet(path, &Host::here().host, MEETING, alive);
@@ -324,9 +320,6 @@ fn machines(met: io::Result<Option<Meeting>>, proof: Option<&str>) -> Finding {
             ),
             "a lock here does not exclude: use a file on another drive",
         ),
-        Err(why) => {
-            let found = format!("the race failed: {}", words(&why));
-            fail(found, advice(&why, "try another drive"))
-        }
+        Err(why) => refused("the race failed", &why, "try another drive"),
     }
 }
