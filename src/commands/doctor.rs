@@ -49,10 +49,10 @@ struct Finding {
 }
 
 impl Finding {
-    fn new(verdict: CheckResult, found: impl Into<String>, advice: impl Into<String>) -> Finding {
+    fn new(verdict: CheckResult, found: impl Display, advice: impl Into<String>) -> Finding {
         Finding {
             verdict,
-            found: found.into(),
+            found: found.to_string(),
             advice: Some(advice.into()).filter(|text| !text.is_empty()),
         }
     }
@@ -63,22 +63,22 @@ impl Finding {
     }
 }
 
-fn ok(found: impl Into<String>) -> Finding {
+fn ok(found: impl Display) -> Finding {
     Finding::new(CheckResult::Ok, found, "")
 }
 
-fn warn(found: impl Into<String>, advice: impl Into<String>) -> Finding {
+fn warn(found: impl Display, advice: impl Into<String>) -> Finding {
     Finding::new(CheckResult::Warn, found, advice)
 }
 
-fn fail(found: impl Into<String>, advice: impl Into<String>) -> Finding {
+fn fail(found: impl Display, advice: impl Into<String>) -> Finding {
     Finding::new(CheckResult::Fail, found, advice)
 }
 
-fn of<E: Display>(went: Result<impl Into<String>, E>, advice: &str) -> Finding {
+fn of<E: Display>(went: Result<impl Display, E>, advice: &str) -> Finding {
     match went {
         Ok(found) => ok(found),
-        Err(why) => fail(format!("{why:#}"), advice),
+        Err(why) => fail(format_args!("{why:#}"), advice),
     }
 }
 
@@ -175,11 +175,13 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
             match commands::account(&target, typed.lock.emulator, &typed.lock.access) {
                 Ok(account) => {
                     host = account.endpoint().host_str().map(str::to_owned);
-                    let checks = blob::examine(&mut findings, &target, &account, &budget);
-                    commands::run(async { Ok(checks.await) })?;
+                    commands::run(async {
+                        blob::examine(&mut findings, &target, &account, &budget).await;
+                        Ok(())
+                    })?;
                 }
                 Err(why) => {
-                    findings.add("credential", fail(why.to_string(), ""));
+                    findings.add("credential", fail(why, ""));
                     return findings.finish();
                 }
             }
@@ -330,7 +332,7 @@ async fn examine_doorbell(
     target: &LockTarget,
 ) -> anyhow::Result<()> {
     let rung = ring(wanted, host).await;
-    findings.add(DOORBELL, rung.unwrap_or_else(cannot_bind));
+    findings.add(DOORBELL, rung.unwrap_or_else(|why| fail(why, "")));
     // An earlier check has reported it.
     let Ok(holder) = target.look_patiently(target.limit()).await else {
         return Ok(());
@@ -340,13 +342,9 @@ async fn examine_doorbell(
         .filter(|_| holder.state == LockState::Held && !holder.foreign);
     if let Some(bell) = record.and_then(|record| record.bell.parse::<Bell>().ok()) {
         let heard = listen(bell).await;
-        findings.add(DOORBELL, heard.unwrap_or_else(cannot_bind));
+        findings.add(DOORBELL, heard.unwrap_or_else(|why| fail(why, "")));
     }
     Ok(())
-}
-
-fn cannot_bind(why: Unbound) -> Finding {
-    fail(why.to_string(), "")
 }
 
 async fn ring(wanted: DoorbellAddress, host: Option<&str>) -> Result<Finding, Unbound> {

@@ -138,6 +138,7 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
     })
 }
 
+/// Waits for a signal to stop; for ever if it does not listen.
 async fn asked_to_stop(signals: Option<Signals>) -> i32 {
     let Some(mut signals) = signals else {
         return pending().await;

@@ -70,7 +70,7 @@ pub(super) async fn examine(
     });
     let (lock, (name, client)) = match opened {
         Ok(opened) => opened,
-        Err(why) => return findings.add("lock", fail(why.to_string(), "shorten its name")),
+        Err(why) => return findings.add("lock", fail(why, "shorten its name")),
     };
     let probe = Probe {
         name,

@@ -47,7 +47,7 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, pro
     let mount = mount::of(&path);
     let shared = mount.shared || file::is_shared(&path).unwrap_or(true);
     if let Err(why) = mount::refuse_wrong_place(&path) {
-        findings.add("place", fail(why.to_string(), ""));
+        findings.add("place", fail(why, ""));
     }
     let proof = mount.proof();
     let place = match shared {
@@ -73,7 +73,7 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, pro
             }
         });
     if let Err(why) = started {
-        return findings.add("thread", fail(why.to_string(), "raise the limit"));
+        return findings.add("thread", fail(why, "raise the limit"));
     }
     loop {
         match from.recv_timeout(patience) {
@@ -90,7 +90,7 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, pro
 
 fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(&'static str, Finding)) {
     let examined = match file::examine(path) {
-        Err(why) => return say("open", fail(why.to_string(), "")),
+        Err(why) => return say("open", fail(why, "")),
         Ok(examined) => examined,
     };
     let exists = examined.is_some();
@@ -193,7 +193,7 @@ fn lock(path: &Path) -> Finding {
             "end what holds it and remove the file, or name another",
         ),
         Ok(seen) => ok(LockView::of(&seen, OffsetDateTime::now_utc()).line()),
-        Err(why) => fail(format!("{why:#}"), ""),
+        Err(why) => fail(format_args!("{why:#}"), ""),
     }
 }
 
@@ -263,7 +263,7 @@ fn on_shared_drive(
         // Nothing is made yet, and the user who begins it will own it.
         Ok(false) => {}
         Ok(true) => say("take-over", ok("this user could take it over")),
-        Err(why) => say("take-over", fail(why.to_string(), "")),
+        Err(why) => say("take-over", fail(why, "")),
     }
     let beside = beside(path, suffix());
     let samples = match round_trips(&beside, SAMPLES as u64, alive) {

@@ -19,11 +19,11 @@ const LIMIT: Duration = Duration::from_secs(120);
 pub(super) fn examine(findings: &mut Findings, helper: &str, name: &str, budget: &Budget) {
     let lock = match HelperLock::new(helper, name, host::path().as_deref()) {
         Ok(lock) => lock,
-        Err(why) => return findings.add("helper", fail(why.to_string(), "")),
+        Err(why) => return findings.add("helper", fail(why, "")),
     };
     let (helper, limit) = (lock.helper(), Instant::now() + LIMIT);
     let program = helper.program.display();
-    findings.add("helper", ok(program.to_string()));
+    findings.add("helper", ok(&program));
     let races = race(helper, ROUNDS, limit);
     let found = races.as_ref().map(|_| {
         format!("{ROUNDS} races of 8 writers with one tag had one winner each, and texts came back whole")
