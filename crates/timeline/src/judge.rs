@@ -56,12 +56,10 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
 
 /// Reports missing numbers in a run: a disk was full, or a log was cut.
 fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
-    let lost: u64 = records
-        .windows(2)
-        .map(|pair| {
-            let step = pair[1].record.seq.saturating_sub(pair[0].record.seq);
-            step.saturating_sub(1)
-        })
+    let numbers = records.iter().map(|placed| placed.record.seq);
+    let pairs = numbers.clone().zip(numbers.skip(1));
+    let lost: u64 = pairs
+        .map(|(one, next)| next.saturating_sub(one).saturating_sub(1))
         .sum();
     (lost > 0).then(|| {
         format!(

@@ -57,24 +57,26 @@ pub(super) fn escaped(text: &str) -> String {
 
 impl Canvas {
     /// Draws a rectangle; `more` are attributes, `title` is the tooltip, line by line.
-    pub(super) fn rect(&mut self, at: (f64, f64), size: (f64, f64), more: &str, title: &str) {
+    pub(super) fn rect(
+        &mut self,
+        (x, y): (f64, f64),
+        (wide, high): (f64, f64),
+        more: &str,
+        title: &str,
+    ) {
+        // A browser does not show an element with a negative width.
+        let wide = wide.max(0.0);
         let _ = write!(
             self.body,
-            r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}" {more}"#,
-            at.0,
-            at.1,
-            // A browser does not show an element with a negative width.
-            size.0.max(0.0),
-            size.1
+            r#"<rect x="{x:.1}" y="{y:.1}" width="{wide:.1}" height="{high:.1}" {more}"#
         );
         self.close("rect", title);
     }
 
-    pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), more: &str) {
+    pub(super) fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), more: &str) {
         let _ = writeln!(
             self.body,
-            r#"<line x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}" {more}/>"#,
-            from.0, from.1, to.0, to.1
+            r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" {more}/>"#
         );
     }
 
@@ -83,24 +85,21 @@ impl Canvas {
         self.close("path", title);
     }
 
-    pub(super) fn text(&mut self, at: (f64, f64), size: f64, more: &str, text: &str) {
+    pub(super) fn text(&mut self, (x, y): (f64, f64), size: f64, more: &str, text: &str) {
         if text.is_empty() {
             return;
         }
+        let text = escaped(text);
         let _ = writeln!(
             self.body,
-            r#"<text x="{:.1}" y="{:.1}" font-size="{size}" {more}>{}</text>"#,
-            at.0,
-            at.1,
-            escaped(text)
+            r#"<text x="{x:.1}" y="{y:.1}" font-size="{size}" {more}>{text}</text>"#
         );
     }
 
-    pub(super) fn spans(&mut self, at: (f64, f64), size: f64, parts: &[(&str, &str)]) {
+    pub(super) fn spans(&mut self, (x, y): (f64, f64), size: f64, parts: &[(&str, &str)]) {
         let _ = write!(
             self.body,
-            r#"<text x="{:.1}" y="{:.1}" font-size="{size}" xml:space="preserve">"#,
-            at.0, at.1
+            r#"<text x="{x:.1}" y="{y:.1}" font-size="{size}" xml:space="preserve">"#
         );
         for (more, text) in parts {
             let _ = write!(self.body, "<tspan {more}>{}</tspan>", escaped(text));
