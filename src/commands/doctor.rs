@@ -75,6 +75,7 @@ fn fail(found: impl Display, advice: impl Into<String>) -> Finding {
     Finding::new(CheckResult::Fail, found, advice)
 }
 
+/// Makes a finding of an attempt; `advice` is for its failure.
 fn of<E: Display>(went: Result<impl Display, E>, advice: &str) -> Finding {
     match went {
         Ok(found) => ok(found),
