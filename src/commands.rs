@@ -46,35 +46,6 @@ fn named(typed: &args::TheLock) -> Result<Named<'_>, UsageError> {
     Named::new(blob, file, typed.store.as_deref())
 }
 
-/// Sends no request yet.
-fn target(
-    named: Named<'_>,
-    parse: fn(&str) -> Result<blob::Target, blob::TargetError>,
-    emulator: bool,
-    access: &args::Access,
-) -> anyhow::Result<LockTarget> {
-    let inspector: Box<dyn Inspector> = match named {
-        Named::Blob(text) => {
-            let target = parse(text).map_err(|why| UsageError::new(why.to_string()))?;
-            let account = account(&target, emulator, access)?;
-            Box::new(blob::BlobInspector::open(target, &account)?)
-        }
-        Named::File(path) => {
-            refuse_access(named, emulator, access)?;
-            // The files there, not a flag, tell whether it is kept as on a shared drive.
-            at_path(path, false, 1)?.inspector()?
-        }
-        Named::Store(helper, name) => {
-            refuse_access(named, emulator, access)?;
-            HelperLock::new(helper, name, host::path().as_deref())?.inspector()?
-        }
-    };
-    Ok(LockTarget {
-        inspector,
-        warned: Once::new(),
-    })
-}
-
 /// Refuses flags without an effect.
 fn refuse_access(
     named: Named<'_>,
@@ -102,18 +73,18 @@ fn account(
     Account::find(&variable, &options, target.url()).map_err(|why| UsageError::new(why.to_string()))
 }
 
-enum Seen {
-    /// Lock, which may not exist yet.
-    Lock(Box<LockStatus>),
-    /// Sorted by number: 10 comes after 9.
-    Slots(Vec<LockStatus>),
+/// Result of a look under a name.
+struct Seen {
+    of_slots: bool,
+    /// The lock, which may not exist yet; or its slots by number: 10 comes after 9.
+    all: Vec<LockStatus>,
 }
 
 impl Seen {
-    fn all(&self) -> &[LockStatus] {
-        match self {
-            Seen::Lock(seen) => std::slice::from_ref(seen),
-            Seen::Slots(slots) => slots,
+    fn lock(seen: LockStatus) -> Seen {
+        Seen {
+            of_slots: false,
+            all: vec![seen],
         }
     }
 }
@@ -126,12 +97,8 @@ struct LockTarget {
 
 impl LockTarget {
     fn of(typed: &args::TheLock) -> anyhow::Result<LockTarget> {
-        target(
-            named(typed)?,
-            blob::Target::parse,
-            typed.emulator,
-            &typed.access,
-        )
+        let named = named(typed)?;
+        LockTarget::open(named, blob::Target::parse, typed.emulator, &typed.access)
     }
 
     /// Opens a container, a directory or a helper's prefix.
@@ -143,32 +110,48 @@ impl LockTarget {
             )
             .into());
         }
-        let file = typed.file.as_deref();
-        let named = Named::new(typed.blob.as_deref(), file, typed.store.as_deref())?;
-        target(
-            named,
-            blob::Target::of_listing,
-            typed.emulator,
-            &typed.access,
-        )
+        let (blob, file) = (typed.blob.as_deref(), typed.file.as_deref());
+        let named = Named::new(blob, file, typed.store.as_deref())?;
+        let parse = blob::Target::of_listing;
+        LockTarget::open(named, parse, typed.emulator, &typed.access)
     }
 
-    fn lock(&self) -> String {
-        self.inspector.lock()
-    }
-
-    async fn look(&self) -> Result<LockStatus, Failure> {
-        self.inspector.look(Instant::now() + LOOK_TIMEOUT).await
+    /// Sends no request yet.
+    fn open(
+        named: Named<'_>,
+        parse: fn(&str) -> Result<blob::Target, blob::TargetError>,
+        emulator: bool,
+        access: &args::Access,
+    ) -> anyhow::Result<LockTarget> {
+        if !matches!(named, Named::Blob(_)) {
+            refuse_access(named, emulator, access)?;
+        }
+        let inspector: Box<dyn Inspector> = match named {
+            Named::Blob(text) => {
+                let target = parse(text).map_err(|why| UsageError::new(why.to_string()))?;
+                let account = account(&target, emulator, access)?;
+                Box::new(blob::BlobInspector::open(target, &account)?)
+            }
+            // The files there, not a flag, tell whether it is kept as on a shared drive.
+            Named::File(path) => at_path(path, false, 1)?.inspector()?,
+            Named::Store(helper, name) => {
+                HelperLock::new(helper, name, host::path().as_deref())?.inspector()?
+            }
+        };
+        Ok(LockTarget {
+            inspector,
+            warned: Once::new(),
+        })
     }
 
     /// Returns when to give up; a drive that hangs has one limit for everything.
     fn limit(&self) -> Instant {
-        Instant::now()
-            + if self.inspector.hangs() {
-                FILE
-            } else {
-                LISTING
-            }
+        let hangs = self.inspector.hangs();
+        Instant::now() + if hangs { FILE } else { LISTING }
+    }
+
+    async fn look(&self) -> Result<LockStatus, Failure> {
+        self.inspector.look(Instant::now() + LOOK_TIMEOUT).await
     }
 
     async fn look_patiently(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
@@ -185,69 +168,59 @@ impl LockTarget {
         self.look().await
     }
 
-    async fn look_under_the_name_patiently(&self) -> Result<Seen, Failure> {
+    /// Looks at the lock or, if `run --slots` has made slots of its name, at all that were ever held.
+    async fn look_under_the_name(&self, patiently: bool) -> Result<Seen, Failure> {
         let limit = self.limit();
-        self.or_slots(self.look_patiently(limit).await?, limit)
-            .await
-    }
-
-    /// Looks once at the lock or, if `run --slots` has made slots of its name, at all that were ever held.
-    async fn look_under_the_name(&self) -> Result<Seen, Failure> {
-        let limit = self.limit();
-        self.or_slots(self.look().await?, limit).await
-    }
-
-    /// Looks patiently at one lock; fails with a [`UsageError`] that names the slots.
-    async fn look_at_one(&self) -> anyhow::Result<LockStatus> {
-        let slots = match self.look_under_the_name_patiently().await? {
-            Seen::Lock(seen) => return Ok(*seen),
-            Seen::Slots(slots) => slots,
+        let seen = match patiently {
+            true => self.look_patiently(limit).await?,
+            false => self.look().await?,
         };
-        let state = |slot: &LockStatus| match slot.state {
-            LockState::Held | LockState::Breaking => format!("{} (held)", slot.name),
-            LockState::Free | LockState::Missing => slot.name.clone(),
-        };
-        let names: Vec<String> = slots.iter().map(state).collect();
-        Err(UsageError::new(format!(
-            "{} is the name of slots: name one of them: {}",
-            self.lock(),
-            names.join(", ")
-        ))
-        .into())
-    }
-
-    async fn or_slots(&self, seen: LockStatus, give_up_at: Instant) -> Result<Seen, Failure> {
         // Most callers are spared the list.
         if seen.state != LockState::Missing {
-            return Ok(Seen::Lock(Box::new(seen)));
+            return Ok(Seen::lock(seen));
         }
-        let found = match self.inspector.list(".", give_up_at).await {
+        let found = match self.inspector.list(".", limit).await {
             // A credential that may read the lock (a SAS) may be refused the list, which the user did not ask for.
             Err(Failure::Fatal { why, denied: true }) => {
                 self.warned.call_once(|| {
                     tracing::warn!("slots of this name cannot be looked for: {why}");
                 });
-                return Ok(Seen::Lock(Box::new(seen)));
+                return Ok(Seen::lock(seen));
             }
             found => found?,
         };
         let prefix = format!("{}.", seen.name);
         // `NAME.backup` and the like are no slots.
         let number = |slot: &LockStatus| slot.name.strip_prefix(&prefix)?.parse::<u32>().ok();
-        let mut slots: Vec<LockStatus> = found
-            .into_iter()
-            .filter(|slot| number(slot).is_some())
-            .collect();
-        slots.sort_by_key(|slot| number(slot));
-        Ok(if slots.is_empty() {
-            Seen::Lock(Box::new(seen))
-        } else {
-            Seen::Slots(slots)
+        let mut all = found;
+        all.retain(|slot| number(slot).is_some());
+        all.sort_by_key(number);
+        Ok(match all.is_empty() {
+            true => Seen::lock(seen),
+            false => Seen {
+                of_slots: true,
+                all,
+            },
         })
     }
 
-    async fn list(&self) -> Result<Vec<LockStatus>, Failure> {
-        self.inspector.list("", self.limit()).await
+    /// Looks patiently at one lock; fails with a [`UsageError`] that names the slots.
+    async fn look_at_one(&self) -> anyhow::Result<LockStatus> {
+        let mut seen = self.look_under_the_name(true).await?;
+        if !seen.of_slots {
+            return Ok(seen.all.remove(0));
+        }
+        let state = |slot: &LockStatus| match slot.state {
+            LockState::Held | LockState::Breaking => format!("{} (held)", slot.name),
+            LockState::Free | LockState::Missing => slot.name.clone(),
+        };
+        let names: Vec<String> = seen.all.iter().map(state).collect();
+        Err(UsageError::new(format!(
+            "{} is the name of slots: name one of them: {}",
+            self.inspector.lock(),
+            names.join(", ")
+        ))
+        .into())
     }
 }
 

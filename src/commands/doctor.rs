@@ -20,7 +20,7 @@ use crate::clock::Instant;
 use crate::commands;
 use crate::config::{self, Named, UsageError};
 use crate::core::{Bell, Budget, Ring};
-use crate::doorbell::{Doorbell, DoorbellAddress};
+use crate::doorbell::{Doorbell, DoorbellAddress, Unbound};
 use crate::exit::{self, ExitAction};
 use crate::guardian::containment::{Cgroup, Pidns};
 use crate::guardian::{self, Contain, Program, Setup};
@@ -31,70 +31,81 @@ use crate::units::show;
 use crate::util::absolute;
 
 /// Results from good to bad.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Serialize)]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, PartialOrd, Ord, Serialize)]
 #[serde(rename_all = "lowercase")]
 enum CheckResult {
+    #[default]
     Ok,
     Warn,
     Fail,
 }
 
+/// Result of a check, with what it found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
-struct Check {
-    check: &'static str,
+struct Finding {
     verdict: CheckResult,
     found: String,
     advice: Option<String>,
 }
 
-impl Check {
-    fn ok(check: &'static str, found: impl Into<String>) -> Check {
-        Check {
-            check,
-            verdict: CheckResult::Ok,
-            found: found.into(),
-            advice: None,
-        }
-    }
-
-    fn warn(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
-        Check::fail(check, found, advice).at_most_a_warning()
-    }
-
-    fn fail(check: &'static str, found: impl Into<String>, advice: impl Into<String>) -> Check {
-        Check {
-            verdict: CheckResult::Fail,
+impl Finding {
+    fn new(verdict: CheckResult, found: impl Display, advice: impl Into<String>) -> Finding {
+        Finding {
+            verdict,
+            found: found.to_string(),
             advice: Some(advice.into()).filter(|text| !text.is_empty()),
-            ..Check::ok(check, found)
         }
     }
 
-    fn of<T: Into<String>, E: Display>(
-        check: &'static str,
-        went: Result<T, E>,
-        advice: &str,
-    ) -> Check {
-        match went {
-            Ok(found) => Check::ok(check, found),
-            Err(why) => Check::fail(check, format!("{why:#}"), advice),
-        }
-    }
-
-    fn at_most_a_warning(mut self) -> Check {
+    fn at_most_a_warning(mut self) -> Finding {
         self.verdict = self.verdict.min(CheckResult::Warn);
         self
     }
+}
 
+fn ok(found: impl Display) -> Finding {
+    Finding::new(CheckResult::Ok, found, "")
+}
+
+fn warn(found: impl Display, advice: impl Into<String>) -> Finding {
+    Finding::new(CheckResult::Warn, found, advice)
+}
+
+fn fail(found: impl Display, advice: impl Into<String>) -> Finding {
+    Finding::new(CheckResult::Fail, found, advice)
+}
+
+/// Makes a finding of an attempt; `advice` is for its failure.
+fn of<E: Display>(went: Result<impl Display, E>, advice: &str) -> Finding {
+    match went {
+        Ok(found) => ok(found),
+        Err(why) => fail(format_args!("{why:#}"), advice),
+    }
+}
+
+#[derive(Serialize)]
+struct Check {
+    check: &'static str,
+    #[serde(flatten)]
+    finding: Finding,
+}
+
+impl Check {
     fn line(&self) -> String {
-        let verdict = ["ok", "warn", "fail"][self.verdict as usize];
-        let advice = self.advice.as_ref().map(|text| format!(": {text}"));
-        let text = report::plain(&(self.found.clone() + &advice.unwrap_or_default()));
+        let Finding {
+            verdict,
+            found,
+            advice,
+        } = &self.finding;
+        let verdict = ["ok", "warn", "fail"][*verdict as usize];
+        let advice = advice.as_ref().map(|text| format!(": {text}"));
+        let text = report::plain(&(found.clone() + &advice.unwrap_or_default()));
         format!("{verdict:<4}  {:<13}  {text}\n", self.check)
     }
 }
 
 /// Results of all checks, printed as they come, or as JSON at the end.
-#[derive(Serialize)]
+#[derive(Default, Serialize)]
 struct Findings {
     lock: String,
     verdict: CheckResult,
@@ -110,14 +121,14 @@ impl Findings {
     fn new(lock: String, json: bool) -> Findings {
         Findings {
             lock,
-            verdict: CheckResult::Ok,
-            checks: Vec::new(),
             json,
-            cut_short: None,
+            ..Findings::default()
         }
     }
 
-    fn add(&mut self, check: Check) {
+    fn add(&mut self, check: &'static str, finding: Finding) {
+        self.verdict = self.verdict.max(finding.verdict);
+        let check = Check { check, finding };
         // At once: if a check hangs, the lines before it show which.
         if !self.json && self.cut_short.is_none() {
             match answer(&check.line(), ExitAction::Status(0)) {
@@ -125,7 +136,6 @@ impl Findings {
                 otherwise => self.cut_short = Some(otherwise),
             }
         }
-        self.verdict = self.verdict.max(check.verdict);
         self.checks.push(check);
     }
 
@@ -149,14 +159,20 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     let on_blob = matches!(named, Named::Blob(_));
     let budget = config::budget(&typed.lease, on_blob, &None, &None)?;
     let wanted = typed.doorbell.clone().transpose()?;
+    if !on_blob {
+        commands::refuse_access(named, typed.lock.emulator, &typed.lock.access)?;
+    }
+    let begin = |lock: String| {
+        let mut findings = Findings::new(lock, typed.json);
+        examine_machine(&mut findings);
+        findings
+    };
     let mut host = None;
     let mut findings = match named {
         Named::Blob(text) => {
             let target =
                 lease::blob::Target::parse(text).map_err(|why| UsageError::new(why.to_string()))?;
-            let lock = format!("{}/{}", target.container(), target.name());
-            let mut findings = Findings::new(lock, typed.json);
-            examine_machine(&mut findings);
+            let mut findings = begin(format!("{}/{}", target.container(), target.name()));
             match commands::account(&target, typed.lock.emulator, &typed.lock.access) {
                 Ok(account) => {
                     host = account.endpoint().host_str().map(str::to_owned);
@@ -166,40 +182,36 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
                     })?;
                 }
                 Err(why) => {
-                    findings.add(Check::fail("credential", why.to_string(), ""));
+                    findings.add("credential", fail(why, ""));
                     return findings.finish();
                 }
             }
             findings
         }
         Named::File(path) => {
-            commands::refuse_access(named, typed.lock.emulator, &typed.lock.access)?;
             let path = absolute(path)?;
-            let mut findings = Findings::new(path.display().to_string(), typed.json);
-            examine_machine(&mut findings);
+            let mut findings = begin(path.display().to_string());
             file::examine(&mut findings, &path, &budget, typed.mkdir_is_exclusive);
             findings
         }
         Named::Store(helper, name) => {
-            commands::refuse_access(named, typed.lock.emulator, &typed.lock.access)?;
-            let mut findings = Findings::new(format!("{helper}:{name}"), typed.json);
-            examine_machine(&mut findings);
+            let mut findings = begin(format!("{helper}:{name}"));
             store::examine(&mut findings, helper, name, &budget);
             findings
         }
     };
     if let Some(wanted) = wanted {
-        let path = typed.lock.file.as_deref();
-        let lock = path
-            .map(|path| lease::at_path(path, false, 1))
-            .transpose()?;
-        if lock.is_some_and(|lock| !lock.rings()) {
-            let found = "does nothing here: on a local file the kernel wakes the standby";
-            findings.add(Check::ok(DOORBELL, found));
-        } else {
+        let rings = match named {
+            Named::File(path) => lease::at_path(path, false, 1)?.rings(),
+            Named::Blob(_) | Named::Store(..) => true,
+        };
+        if rings {
             let target = LockTarget::of(&typed.lock)?;
             let host = host.as_deref();
             commands::run(examine_doorbell(&mut findings, wanted, host, &target))?;
+        } else {
+            let found = "does nothing here: on a local file the kernel wakes the standby";
+            findings.add(DOORBELL, ok(found));
         }
     }
     findings.finish()
@@ -220,13 +232,13 @@ fn examine_machine(findings: &mut Findings) {
     let pidns = Pidns::available();
     let took = guardian().map(|took| format!("forked and answered in {}", brief(took)));
     let limits = "check the limits (ulimit -a, LimitNOFILE=, pids.max)";
-    findings.add(Check::of("guardian", took, limits));
+    findings.add("guardian", of(took, limits));
     let cgroup = cgroup.map(|()| "available: --contain auto uses one");
     let without = "without it --contain auto kills process by process";
-    findings.add(Check::of("cgroup", cgroup, without).at_most_a_warning());
+    findings.add("cgroup", of(cgroup, without).at_most_a_warning());
     let pidns = pidns.map(|_| "available with --contain pidns");
     let needed = "needed only for --contain pidns";
-    findings.add(Check::of("pidns", pidns, needed).at_most_a_warning());
+    findings.add("pidns", of(pidns, needed).at_most_a_warning());
 }
 
 /// Measures the fork of a guardian, and dismisses it.
@@ -249,13 +261,7 @@ fn attempt_limit(budget: &Budget) -> Duration {
     crate::core::budget::ATTEMPT.min(term_after.saturating_sub(budget.renew_every) / 2)
 }
 
-fn pace(
-    check: &'static str,
-    samples: &[Duration],
-    what: &str,
-    budget: &Budget,
-    [slow, too_slow]: [&str; 2],
-) -> Check {
+fn pace(samples: &[Duration], what: &str, budget: &Budget, [slow, too_slow]: [&str; 2]) -> Finding {
     let (p50, p99) = (percentile(samples, 50), percentile(samples, 99));
     let limit = attempt_limit(budget);
     let found = format!(
@@ -268,31 +274,27 @@ fn pace(
     );
     // A renewal on a shared drive is two such requests.
     match () {
-        () if samples.is_empty() || p50 * 2 >= limit => Check::fail(check, found, too_slow),
-        () if p99 * 4 >= limit => Check::warn(check, found, slow),
-        () => Check::ok(check, found),
+        () if samples.is_empty() || p50 * 2 >= limit => fail(found, too_slow),
+        () if p99 * 4 >= limit => warn(found, slow),
+        () => ok(found),
     }
 }
 
 /// Compares this machine's clock with the store's, which was `asked` then and answers now.
-fn clock(asked: OffsetDateTime, theirs: OffsetDateTime, whose: &str) -> Check {
-    const NAME: &str = "clock";
+fn clock(asked: OffsetDateTime, theirs: OffsetDateTime, whose: &str) -> Finding {
     let now = OffsetDateTime::now_utc();
     // The answer is to the second, from some moment between question and answer.
     let skew = if theirs + time::Duration::SECOND < asked {
         asked - theirs
-    } else if theirs > now {
-        theirs - now
     } else {
-        time::Duration::ZERO
+        (theirs - now).max(time::Duration::ZERO)
     };
     let secs = Duration::from_secs(skew.whole_seconds().unsigned_abs());
     let found = format!("differs from {whose} by {}", show(secs));
     match secs.as_secs() {
-        0..=2 => Check::ok(NAME, format!("agrees with {whose}")),
-        3..=60 => Check::ok(NAME, found),
-        _ => Check::warn(
-            NAME,
+        0..=2 => ok(format!("agrees with {whose}")),
+        3..=60 => ok(found),
+        _ => warn(
             found,
             "the lock is not affected, but times in logs and records are: synchronise the clocks",
         ),
@@ -330,10 +332,8 @@ async fn examine_doorbell(
     host: Option<&str>,
     target: &LockTarget,
 ) -> anyhow::Result<()> {
-    findings.add(match Doorbell::bind(wanted, host) {
-        Ok(ours) => ring(ours, host).await,
-        Err(why) => Check::fail(DOORBELL, why.to_string(), ""),
-    });
+    let rung = ring(wanted, host).await;
+    findings.add(DOORBELL, rung.unwrap_or_else(|why| fail(why, "")));
     // An earlier check has reported it.
     let Ok(holder) = target.look_patiently(target.limit()).await else {
         return Ok(());
@@ -341,79 +341,65 @@ async fn examine_doorbell(
     let record = holder
         .record
         .filter(|_| holder.state == LockState::Held && !holder.foreign);
-    let bell = record.and_then(|record| record.bell.parse::<Bell>().ok());
-    if let Some(bell) = bell {
-        findings.add(listen(bell).await);
+    if let Some(bell) = record.and_then(|record| record.bell.parse::<Bell>().ok()) {
+        let heard = listen(bell).await;
+        findings.add(DOORBELL, heard.unwrap_or_else(|why| fail(why, "")));
     }
     Ok(())
 }
 
-async fn ring(mut ours: Doorbell, host: Option<&str>) -> Check {
-    let address = ours.bell().address;
-    if !ours.bell().is_near() {
-        return Check::warn(
-            DOORBELL,
-            format!(
-                "would ring at {address}, which is no private address: no standby connects to it"
-            ),
-            "name one with --doorbell=ADDR",
+async fn ring(wanted: DoorbellAddress, host: Option<&str>) -> Result<Finding, Unbound> {
+    let mut ours = Doorbell::bind(wanted, host)?;
+    let bell = ours.bell();
+    let address = bell.address;
+    if !bell.is_near() {
+        let found = format!(
+            "would ring at {address}, which is no private address: no standby connects to it"
         );
+        return Ok(warn(found, "name one with --doorbell=ADDR"));
     }
     if let Err(why) = ours.open() {
         let found = format!("cannot listen at {address}: {why}");
-        return Check::fail(DOORBELL, found, "name another with --doorbell=ADDR");
+        return Ok(fail(found, "name another with --doorbell=ADDR"));
     }
     let standby = DoorbellAddress {
         ip: Some(address.ip()),
         port: 0,
     };
-    let heard = match Doorbell::bind(standby, host) {
-        Ok(mut standby) => heard(&mut standby, ours.bell()).await,
-        Err(why) => return Check::fail(DOORBELL, why.to_string(), ""),
-    };
-    match heard {
-        true => Check::ok(
-            DOORBELL,
-            format!("rings at {address}, and is heard on this machine"),
-        ),
-        false => Check::fail(
-            DOORBELL,
+    Ok(match is_heard(bell, standby, host).await? {
+        true => ok(format!("rings at {address}, and is heard on this machine")),
+        false => fail(
             format!("rings at {address}, and is not heard on this machine"),
             "check whether a firewall drops this machine's own packets",
         ),
-    }
+    })
 }
 
-async fn listen(bell: Bell) -> Check {
+async fn listen(bell: Bell) -> Result<Finding, Unbound> {
     let address = bell.address;
     if !bell.is_near() {
-        return Check::warn(
-            DOORBELL,
-            format!(
-                "the holder's at {address} is no private address, so no standby connects to it"
-            ),
-            "give the holder one with --doorbell=ADDR",
+        let found = format!(
+            "the holder's at {address} is no private address, so no standby connects to it"
         );
+        return Ok(warn(found, "give the holder one with --doorbell=ADDR"));
     }
-    let standby = Doorbell::bind(DoorbellAddress::default(), None);
-    let heard = match standby {
-        Ok(mut standby) => heard(&mut standby, bell).await,
-        Err(why) => return Check::fail(DOORBELL, why.to_string(), ""),
-    };
-    match heard {
-        true => Check::ok(DOORBELL, format!("the holder's at {address} is heard here")),
-        false => Check::warn(
-            DOORBELL,
-            format!("the holder's at {address} is not heard here: a standby polls as usual"),
-            "check the firewalls in between",
-        ),
-    }
+    Ok(
+        match is_heard(bell, DoorbellAddress::default(), None).await? {
+            true => ok(format!("the holder's at {address} is heard here")),
+            false => warn(
+                format!("the holder's at {address} is not heard here: a standby polls as usual"),
+                "check the firewalls in between",
+            ),
+        },
+    )
 }
 
-async fn heard(standby: &mut Doorbell, bell: Bell) -> bool {
+/// Listens as a standby at `place` would.
+async fn is_heard(bell: Bell, place: DoorbellAddress, host: Option<&str>) -> Result<bool, Unbound> {
+    let mut standby = Doorbell::bind(place, host)?;
     standby.attend(Some(bell));
     let ring = tokio::time::timeout(RING_TIMEOUT, standby.next()).await;
-    matches!(ring, Ok(Ring::Greeted { .. }))
+    Ok(matches!(ring, Ok(Ring::Greeted { .. })))
 }
 
 #[cfg(test)]
@@ -443,19 +429,21 @@ mod tests {
 
     #[test]
     fn the_worst_check_is_the_verdict() {
-        let ok = Check::ok("a", "x");
-        let warn = Check::warn("b", "x", "do");
-        let fail = Check::fail("c", "x", "do");
-        let leave = |checks: [&Check; 2]| {
+        let (good, bad) = (ok("x"), fail("x", "do"));
+        let leave = |checks: [&Finding; 2]| {
             let mut findings = Findings::new(String::new(), false);
-            for check in checks {
-                findings.add(check.clone());
+            for finding in checks {
+                findings.add("a", finding.clone());
             }
             findings.finish().unwrap()
         };
-        assert_eq!(leave([&ok, &warn]), ExitAction::Status(0));
-        assert_eq!(leave([&fail, &ok]), ExitAction::Status(1));
-        assert!(fail.line().starts_with("fail  c ") && fail.line().ends_with("x: do\n"));
+        assert_eq!(leave([&good, &warn("x", "do")]), ExitAction::Status(0));
+        assert_eq!(leave([&bad, &good]), ExitAction::Status(1));
+        let check = Check {
+            check: "c",
+            finding: bad,
+        };
+        assert!(check.line().starts_with("fail  c ") && check.line().ends_with("x: do\n"));
     }
 
     #[test]

@@ -37,52 +37,56 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     // With --yes, too: what was broken, and for whom, belongs in the script's log. Without a reader nothing is
     // broken.
     let what = view.lines() + &consequence_of_break(period, &seen) + "\n";
-    let written = answer(&what, ExitAction::Status(0))?;
-    if written != ExitAction::Status(0) {
-        return Ok(written);
+    let not_broken = ExitAction::Status(exit::NOT_BROKEN);
+    if let Some(leave) = refused(&what, typed.yes, "Break it?", "broken", not_broken)? {
+        return Ok(leave);
     }
     let here = config::Host::here();
     // On a shared drive a break is a version with a record, which names its operator.
     let by = format!("{}-{} (break)", here.host, here.pid);
-    let broken = match typed.yes || confirmed("Break it?", "broken")? {
-        true => run(async { Ok(target.inspector.break_lease(seen, period, &by).await?) })?,
-        false => return answer("nothing was broken\n", ExitAction::Status(exit::NOT_BROKEN)),
-    };
-    let (text, status) = match broken {
-        Broken::Within(Duration::ZERO) => (
-            "broken: another instance can have control now\n".to_owned(),
-            0,
-        ),
+    let broken = run(async { Ok(target.inspector.break_lease(seen, period, &by).await?) })?;
+    let text = match broken {
         Broken::Within(rest) => {
-            let seconds = rest.as_secs();
-            (
-                format!("broken: another instance can have control in {seconds} seconds\n"),
-                0,
-            )
-        }
-        nothing => {
-            let why = match nothing {
-                Broken::Free => "the lease has ended meanwhile: nothing was broken\n",
-                Broken::Overtaken => {
-                    "its holder renewed it each time: nothing was broken; try again\n"
-                }
-                _ => "the lock has changed hands meanwhile: nothing was broken; check it again\n",
+            let when = match rest {
+                Duration::ZERO => "now".to_owned(),
+                rest => format!("in {} seconds", rest.as_secs()),
             };
-            (why.to_owned(), exit::NOT_BROKEN)
+            let text = format!("broken: another instance can have control {when}\n");
+            return answer(&text, ExitAction::Status(0));
+        }
+        Broken::Free => "the lease has ended meanwhile: nothing was broken\n",
+        Broken::Overtaken => "its holder renewed it each time: nothing was broken; try again\n",
+        Broken::Changed => {
+            "the lock has changed hands meanwhile: nothing was broken; check it again\n"
         }
     };
-    answer(&text, ExitAction::Status(status))
+    answer(text, not_broken)
 }
 
-/// Fails without a terminal, and then nothing was `done`.
-fn confirmed(question: &str, done: &str) -> anyhow::Result<bool> {
+/// Shows the consequences, and asks whether to go on; returns how to leave if not.
+fn refused(
+    consequences: &str,
+    yes: bool,
+    question: &str,
+    done: &str,
+    leave: ExitAction,
+) -> anyhow::Result<Option<ExitAction>> {
+    let written = answer(consequences, ExitAction::Status(0))?;
+    if written != ExitAction::Status(0) {
+        return Ok(Some(written));
+    }
+    if yes {
+        return Ok(None);
+    }
     // Not from stdin: it may be a pipe, and a script's next line is no yes.
-    report::ask(question)?.ok_or_else(|| {
-        UsageError::new(format!(
+    match report::ask(question)? {
+        Some(true) => Ok(None),
+        Some(false) => answer(&format!("nothing was {done}\n"), leave).map(Some),
+        None => Err(UsageError::new(format!(
             "nothing was {done}: there is no terminal to ask on: add --yes"
         ))
-        .into()
-    })
+        .into()),
+    }
 }
 
 fn period(typed: Option<&str>) -> Result<Option<u8>, UsageError> {
@@ -116,8 +120,7 @@ fn consequence_of_break(period: Option<u8>, seen: &LockStatus) -> String {
              It ends in {when} seconds; then an instance can have control."
         );
     }
-    let state = seen.state;
-    let already = match state {
+    let already = match seen.state {
         LockState::Breaking => "Its lease is breaking already; that can only be made shorter. ",
         _ => "",
     };
@@ -171,54 +174,32 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
     let seen = run(target.look_at_one())?;
     let view = LockView::of(&seen, OffsetDateTime::now_utc());
     let shown = seen.task_log();
-    let nothing = |why: &str| {
-        let text = view.lines() + &report::plain(why) + ": nothing was forgotten\n";
-        answer(&text, ExitAction::Status(exit::NOT_FORGOTTEN))
-    };
+    let not_forgotten = ExitAction::Status(exit::NOT_FORGOTTEN);
+    let nothing = |why: &str| answer(&format!("{why}: nothing was forgotten\n"), not_forgotten);
     let tasks = match chosen(typed, &seen, &shown)? {
         Ok(tasks) => tasks,
-        Err(why) => return nothing(&why),
+        Err(why) => return nothing(&(view.lines() + &report::plain(&why))),
     };
     // Its run may end in the next moment and record what was forgotten.
     let held = view.held == Some(true);
     if held && !typed.force {
-        return nothing(
-            "the lock is held, and its holder may be running this task (wait until it is free, or add --force)",
-        );
+        let why = "the lock is held, and its holder may be running this task (wait until it is free, or add --force)";
+        return nothing(&(view.lines() + why));
     }
-    let what = view.lines()
-        + &consequence_of_reset(
-            &tasks,
-            target.inspector.capabilities().force_breaks,
-            seen.state,
-        )
-        + "\n";
-    let written = answer(&what, ExitAction::Status(0))?;
-    if written != ExitAction::Status(0) {
-        return Ok(written);
-    }
-    if !typed.yes && !confirmed("Forget it?", "forgotten")? {
-        return answer(
-            "nothing was forgotten\n",
-            ExitAction::Status(exit::NOT_FORGOTTEN),
-        );
+    let force_breaks = target.inspector.capabilities().force_breaks;
+    let what = view.lines() + &consequence_of_reset(&tasks, force_breaks, seen.state) + "\n";
+    if let Some(leave) = refused(&what, typed.yes, "Forget it?", "forgotten", not_forgotten)? {
+        return Ok(leave);
     }
     // A yes for a lock that was shown as free is none to break a lease.
-    let went = run(async { Ok(target.inspector.forget(&tasks, seen, held).await?) })?;
-    let no = |why: &str| {
-        answer(
-            &format!("{why}: nothing was forgotten\n"),
-            ExitAction::Status(exit::NOT_FORGOTTEN),
-        )
-    };
-    match went {
+    match run(async { Ok(target.inspector.forget(&tasks, seen, held).await?) })? {
         ResetResult::Done => answer("forgotten\n", ExitAction::Status(0)),
         ResetResult::Held if held => {
-            no("the lease is broken, and another instance was faster to get the lock")
+            nothing("the lease is broken, and another instance was faster to get the lock")
         }
-        ResetResult::Held => no("another instance has got the lock meanwhile"),
-        ResetResult::Changed => no("its record has changed meanwhile: check it again"),
-        ResetResult::Nothing => no("it has been forgotten already"),
+        ResetResult::Held => nothing("another instance has got the lock meanwhile"),
+        ResetResult::Changed => nothing("its record has changed meanwhile: check it again"),
+        ResetResult::Nothing => nothing("it has been forgotten already"),
     }
 }
 
@@ -231,10 +212,10 @@ fn chosen(
     // One key stands for a task done once and in each period: both are forgotten together.
     let keys: BTreeSet<&str> = shown.entries().iter().map(|task| &*task.key).collect();
     let keys: Vec<&str> = keys.into_iter().collect();
+    let nothing = Err("there is no result".to_owned());
     if typed.all {
-        let nothing = keys.is_empty() && !seen.unread;
-        return Ok(match nothing {
-            true => Err("there is no result".to_owned()),
+        return Ok(match keys.is_empty() && !seen.unread {
+            true => nothing,
             false => Ok(Tasks::All),
         });
     }
@@ -248,7 +229,7 @@ fn chosen(
     match (&typed.once_key, &keys[..]) {
         (Some(key), keys) if keys.contains(&&**key) => Ok(Ok(Tasks::Of(key.clone()))),
         (Some(key), _) => Ok(Err(format!("there is no result of --once-key {key}"))),
-        (None, []) => Ok(Err("there is no result".to_owned())),
+        (None, []) => Ok(nothing),
         (None, [key]) => Ok(Ok(Tasks::Of((*key).to_owned()))),
         // Repeating a migration by mistake costs more than a question.
         (None, keys) => Err(UsageError::new(format!(

@@ -6,13 +6,14 @@
 
 use std::fmt::Write as _;
 use std::future::pending;
+use std::pin::pin;
 use std::time::Duration;
 
 use serde::Serialize;
 use time::OffsetDateTime;
 use time::format_description::well_known::Rfc3339;
 
-use super::{LockTarget, Seen, answer, run};
+use super::{LockTarget, answer, run};
 use crate::args;
 use crate::config;
 use crate::core::Failure;
@@ -33,16 +34,15 @@ fn views(seen: &[LockStatus]) -> Vec<LockView> {
 
 pub(crate) fn status(typed: &args::Status) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
-    let seen = run(async { Ok(target.look_under_the_name_patiently().await?) })?;
-    let view = views(seen.all());
-    let leave = if view.iter().any(|view| view.held == Some(true)) {
-        ExitAction::Status(0)
-    } else {
-        ExitAction::Status(exit::FREE)
+    let seen = run(async { Ok(target.look_under_the_name(true).await?) })?;
+    let view = views(&seen.all);
+    let leave = match view.iter().any(|view| view.held == Some(true)) {
+        true => ExitAction::Status(0),
+        false => ExitAction::Status(exit::FREE),
     };
-    let text = match (typed.json, &seen) {
-        (true, Seen::Lock(_)) => serde_json::to_string(&view[0])? + "\n",
-        (true, Seen::Slots(_)) => serde_json::to_string(&view)? + "\n",
+    let text = match (typed.json, seen.of_slots) {
+        (true, false) => serde_json::to_string(&view[0])? + "\n",
+        (true, true) => serde_json::to_string(&view)? + "\n",
         (false, _) => view.iter().map(LockView::lines).collect(),
     };
     answer(&text, leave)
@@ -54,7 +54,7 @@ const HEADER: [&str; 7] = [
 
 pub(crate) fn list(typed: &args::List) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of_listing(typed)?;
-    let seen = run(async { Ok(target.list().await?) })?;
+    let seen = run(async { Ok(target.inspector.list("", target.limit()).await?) })?;
     let view = views(&seen);
     let text = match typed.json {
         true => serde_json::to_string(&view)? + "\n",
@@ -62,7 +62,7 @@ pub(crate) fn list(typed: &args::List) -> anyhow::Result<ExitAction> {
     };
     // On stderr: an empty list is a right answer, and a script continues with it.
     if view.is_empty() {
-        tracing::warn!("there are no locks in {}", target.lock());
+        tracing::warn!("there are no locks in {}", target.inspector.lock());
     }
     answer(&text, ExitAction::Status(0))
 }
@@ -100,20 +100,20 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
     let poll = typed.poll.clone().unwrap_or(Ok(config::DEFAULT_POLL))?;
     let mut jitter = Jitter::new(fastrand::u64(..));
     run(async {
-        let mut asked = asked_to_stop();
+        // Only as PID 1, which no signal ends by default.
+        let signals = (std::process::id() == 1).then(Signals::listen);
+        let mut asked = pin!(asked_to_stop(signals.and_then(Result::ok)));
         let mut last: Vec<LockView> = Vec::new();
         loop {
-            let (seen, why) = match target.look_under_the_name().await {
-                Ok(seen) => (Some(seen), None),
+            let (view, of_slots, why) = match target.look_under_the_name(false).await {
+                Ok(seen) => (views(&seen.all), seen.of_slots, None),
                 // At the first look it never passes; after a success it does.
                 Err(fatal @ Failure::Fatal { .. }) if last.is_empty() => return Err(fatal.into()),
-                Err(failure) => (None, Some(failure.to_string())),
+                Err(failure) => {
+                    let unknown = LockView::unknown(target.inspector.lock());
+                    (vec![unknown], false, Some(failure.to_string()))
+                }
             };
-            let view = match &seen {
-                Some(seen) => views(seen.all()),
-                None => vec![LockView::unknown(target.lock())],
-            };
-            let of_slots = matches!(seen, Some(Seen::Slots(_)));
             for view in &view {
                 let before = last.iter().find(|before| before.lock == view.lock);
                 // The age would make a line every two seconds.
@@ -138,18 +138,15 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
     })
 }
 
-/// Waits for a signal to stop, but only as PID 1, which no signal ends by default.
-fn asked_to_stop() -> std::pin::Pin<Box<dyn Future<Output = i32>>> {
-    let listening = (std::process::id() == 1).then(Signals::listen);
-    match listening {
-        Some(Ok(mut signals)) => Box::pin(async move {
-            loop {
-                if let SignalEvent::Stop(signal) = signals.next().await {
-                    return signal;
-                }
-            }
-        }),
-        _ => Box::pin(pending()),
+/// Waits for a signal to stop; for ever if it does not listen.
+async fn asked_to_stop(signals: Option<Signals>) -> i32 {
+    let Some(mut signals) = signals else {
+        return pending().await;
+    };
+    loop {
+        if let SignalEvent::Stop(signal) = signals.next().await {
+            return signal;
+        }
     }
 }
 
@@ -158,19 +155,13 @@ fn line(view: &LockView, why: Option<&str>, json: bool, of_slots: bool) -> anyho
     if json {
         return Ok(serde_json::to_string(&ChangeLine { time, view, why })? + "\n");
     }
-    let why = why.map(|why| format!(": {}", report::plain(why)));
-    let name = match of_slots {
-        true => report::plain(&view.name) + ": ",
-        false => String::new(),
-    };
-    Ok(format!(
-        "{time} {name}{}{}\n",
-        view.line(),
-        why.unwrap_or_default()
-    ))
+    let name = of_slots.then(|| plain(&view.name) + ": ");
+    let why = why.map(|why| format!(": {}", plain(why)));
+    let (name, why) = (name.unwrap_or_default(), why.unwrap_or_default());
+    Ok(format!("{time} {name}{}{why}\n", view.line()))
 }
 
-#[derive(Clone, Debug, PartialEq, Eq, Serialize)]
+#[derive(Clone, Debug, Default, PartialEq, Eq, Serialize)]
 pub(super) struct LockView {
     pub(super) name: String,
     pub(super) lock: String,
@@ -223,20 +214,20 @@ impl TaskView {
     fn words(&self) -> String {
         let mut text = self.key.clone();
         if let Some(period) = &self.period {
-            text.push_str(&format!(" (period {period})"));
+            let _ = write!(text, " (period {period})");
         }
         if let (Some(exit), Some(by), Some(at)) = (self.exit, &self.by, &self.at) {
             let how = match exit {
                 0 => "done".to_owned(),
                 status => format!("failed for good with exit status {status}"),
             };
-            text.push_str(&format!(": {how} by {by} at {at}"));
+            let _ = write!(text, ": {how} by {by} at {at}");
         }
-        match self.failed {
-            0 => {}
-            1 => text.push_str(": failed once"),
-            times => text.push_str(&format!(": failed {times} times")),
-        }
+        let _ = match self.failed {
+            0 => Ok(()),
+            1 => write!(text, ": failed once"),
+            times => write!(text, ": failed {times} times"),
+        };
         text
     }
 }
@@ -290,18 +281,7 @@ impl LockView {
             name: lock.clone(),
             lock,
             state: "unknown",
-            held: None,
-            holder: None,
-            host: None,
-            pid: None,
-            command: None,
-            since: None,
-            seconds: None,
-            token: None,
-            health: None,
-            health_cause: None,
-            once: Vec::new(),
-            problem: None,
+            ..LockView::default()
         }
     }
 
@@ -314,19 +294,14 @@ impl LockView {
 
     /// Returns `web1-42 (host web1, pid 42)`, as far as known.
     pub(super) fn who(&self) -> Option<String> {
-        let mut parts = Vec::new();
-        if let Some(host) = &self.host {
-            parts.push(format!("host {host}"));
-        }
-        if let Some(pid) = self.pid {
-            parts.push(format!("pid {pid}"));
-        }
         let name = self.holder.as_deref()?;
-        let more = match parts.is_empty() {
-            true => String::new(),
-            false => format!(" ({})", parts.join(", ")),
-        };
-        Some(plain(&format!("{name}{more}")))
+        let host = self.host.as_ref().map(|host| format!("host {host}"));
+        let pid = self.pid.map(|pid| format!("pid {pid}"));
+        let more: Vec<String> = [host, pid].into_iter().flatten().collect();
+        Some(plain(&match more.is_empty() {
+            true => name.to_owned(),
+            false => format!("{name} ({})", more.join(", ")),
+        }))
     }
 
     fn health_in_words(&self) -> Option<String> {
@@ -345,15 +320,10 @@ impl LockView {
         let who = if held { "holder" } else { "last" };
         let unnamed = || "a program that left no record".to_owned();
         line(who, self.who().or_else(|| held.then(unnamed)));
-        let age = self
-            .seconds
-            .map(|seconds| show(Duration::from_secs(seconds)));
+        let age = self.seconds.map(Duration::from_secs).map(show);
+        let age = age.map(|age| format!(" (for {age})"));
         let since = self.since.as_deref().map(whole_seconds);
-        let since = since.map(|since| match age {
-            Some(age) => format!("{since} (for {age})"),
-            None => since,
-        });
-        line("since", since);
+        line("since", since.map(|since| since + &age.unwrap_or_default()));
         line("token", self.token.map(|token| token.to_string()));
         line("health", self.health_in_words());
         line("command", self.command.clone());
@@ -421,20 +391,15 @@ fn age(since: &str, now: OffsetDateTime) -> Option<u64> {
 
 /// Formats rows under a header, in columns as wide as they must be, but for the last.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
-    // In characters: identities are of any language.
-    let width = |column: usize| {
-        let cells = rows.iter().map(|row| row[column].chars().count());
-        cells.chain([header[column].len()]).max().unwrap_or(0)
-    };
-    let widths: Vec<usize> = (0..header.len()).map(width).collect();
     let header = header.iter().map(|cell| (*cell).to_owned()).collect();
+    let rows = || [&header].into_iter().chain(rows);
+    // In characters: identities are of any language.
+    let width = |column: usize| rows().map(|row| row[column].chars().count()).max();
+    let widths: Vec<usize> = (0..header.len()).filter_map(width).collect();
     let mut text = String::new();
-    for row in [&header].into_iter().chain(rows) {
-        let cells: Vec<String> = row
-            .iter()
-            .zip(&widths)
-            .map(|(cell, width)| format!("{cell:<width$}"))
-            .collect();
+    for row in rows() {
+        let cells = row.iter().zip(&widths);
+        let cells: Vec<String> = cells.map(|(cell, wide)| format!("{cell:<wide$}")).collect();
         let _ = writeln!(text, "{}", cells.join("  ").trim_end());
     }
     text

@@ -3,7 +3,6 @@
 //! `check` reads only the control file of the command that it is a part of.
 
 use std::ffi::OsString;
-use std::fmt::Write as _;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
@@ -58,14 +57,9 @@ pub(crate) fn man(typed: &args::Man) -> anyhow::Result<ExitAction> {
     for (name, text) in &PAGES {
         write(&dir, name, text)?;
     }
-    let mut said = String::new();
-    let _ = writeln!(
-        said,
-        "{} pages written to {}; read them with: man -M {} trafficcop-run",
-        PAGES.len(),
-        dir.display(),
-        dir.display()
-    );
+    let (number, dir) = (PAGES.len(), dir.display());
+    let said =
+        format!("{number} pages written to {dir}; read them with: man -M {dir} trafficcop-run\n");
     answer(&said, ExitAction::Status(0))
 }
 

@@ -41,10 +41,9 @@ pub(crate) fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
         std::fs::write(path, svg(&timeline))
             .with_context(|| format!("cannot write the picture {}", path.display()))?;
     }
-    let leave = ExitAction::Status(if timeline.contradictions().is_empty() {
-        0
-    } else {
-        exit::OVERLAPPED
+    let leave = ExitAction::Status(match timeline.contradictions().is_empty() {
+        true => 0,
+        false => exit::OVERLAPPED,
     });
     let answer = match typed.json {
         true => format!("{}\n", json(&timeline)),
@@ -57,26 +56,23 @@ pub(crate) fn timeline(typed: &args::Timeline) -> anyhow::Result<ExitAction> {
 fn refuse_a_log(picture: &Path) -> Result<(), UsageError> {
     // A pipe or a terminal would wait for input.
     let is_file = picture.metadata().is_ok_and(|found| found.is_file());
-    let there = is_file.then(|| std::fs::File::open(picture).ok()).flatten();
     let mut begin = [0; 1];
-    let is_json =
-        there.is_some_and(|mut file| file.read_exact(&mut begin).is_ok()) && begin == *b"{";
-    if !is_json {
+    let mut read = || std::fs::File::open(picture)?.read_exact(&mut begin);
+    if !is_file || read().is_err() || begin != *b"{" {
         return Ok(());
     }
+    let picture = picture.display();
     Err(UsageError::new(format!(
-        "--svg {}: this seems to be an event log, not a picture: name the picture's file first, \
-         as in '--svg control.svg {}'",
-        picture.display(),
-        picture.display()
+        "--svg {picture}: this seems to be an event log, not a picture: name the picture's file first, \
+         as in '--svg control.svg {picture}'"
     )))
 }
 
 fn content(path: &Path) -> std::io::Result<Vec<u8>> {
-    if path == Path::new("-") {
-        let mut text = Vec::new();
-        std::io::stdin().lock().read_to_end(&mut text)?;
-        return Ok(text);
+    if path != Path::new("-") {
+        return std::fs::read(path);
     }
-    std::fs::read(path)
+    let mut text = Vec::new();
+    std::io::stdin().lock().read_to_end(&mut text)?;
+    Ok(text)
 }

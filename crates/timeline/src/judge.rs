@@ -4,12 +4,10 @@
 use std::collections::BTreeMap;
 
 use super::tenures::{Placed, tenures};
-use super::text::contradictions;
 use super::{
-    At, Clocks, End, Gap, KnownBy, Lock, Log, Overlap, Run, Tenure, Timeline, Track, Violation,
-    boot, count,
+    Clocks, End, Gap, Lock, Log, Overlap, Run, Tenure, Timeline, Track, Violation, boot, count,
 };
-use crate::{EventKind, Record};
+use crate::EventKind;
 
 /// Merges logs. `skew` (nanoseconds) is how much the wall clocks of two machines may differ; a shorter overlap
 /// between them proves nothing.
@@ -58,12 +56,10 @@ pub fn merge(log: &Log, skew: i64) -> Timeline {
 
 /// Reports missing numbers in a run: a disk was full, or a log was cut.
 fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
-    let lost: u64 = records
-        .windows(2)
-        .map(|pair| {
-            let step = pair[1].record.seq.saturating_sub(pair[0].record.seq);
-            step.saturating_sub(1)
-        })
+    let numbers = records.iter().map(|placed| placed.record.seq);
+    let pairs = numbers.clone().zip(numbers.skip(1));
+    let lost: u64 = pairs
+        .map(|(one, next)| next.saturating_sub(one).saturating_sub(1))
         .sum();
     (lost > 0).then(|| {
         format!(
@@ -73,44 +69,35 @@ fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
     })
 }
 
-#[derive(Default)]
-struct Draft {
-    tracks: BTreeMap<(String, String), (Vec<Run>, Vec<At>)>,
-    tenures: Vec<((String, String), Tenure)>,
-}
+/// A lock's instances, by identity and host, each with its tenures.
+type Draft = BTreeMap<(String, String), (Track, Vec<Tenure>)>;
 
+/// Adds one run's records to the locks that they are about.
 fn gather(locks: &mut BTreeMap<String, Draft>, records: &[Placed<'_>], boot: &str) {
-    let Some(first) = records.first() else {
-        return;
-    };
-    let name = |record: &Record| (record.identity.clone(), record.host.clone());
+    let tenures = tenures(records, boot);
     // At most one: any later record is another run's.
-    let end = records
-        .iter()
-        .find(|placed| placed.record.event == EventKind::Done);
-    for (lock, tenure) in tenures(records, boot) {
-        let draft = locks.entry(lock).or_default();
-        draft.tenures.push((name(first.record), tenure));
-    }
-    let mut spans: BTreeMap<&str, (At, At)> = BTreeMap::new();
+    let mut ends = records.iter().map(|placed| placed.record);
+    let end = ends.find(|record| record.event == EventKind::Done);
+    let mut by_lock: BTreeMap<&String, Vec<&Placed<'_>>> = BTreeMap::new();
     for placed in records {
-        let span = spans
-            .entry(&placed.record.lock)
-            .or_insert((placed.at, placed.at));
-        *span = (span.0.min(placed.at), span.1.max(placed.at));
+        by_lock.entry(&placed.record.lock).or_default().push(placed);
     }
-    for (lock, (from, to)) in spans {
-        let draft = locks.entry(lock.to_owned()).or_default();
-        let (runs, rings) = draft.tracks.entry(name(first.record)).or_default();
-        let rang = |placed: &&Placed<'_>| {
-            placed.record.event == EventKind::Rang && placed.record.lock == lock
-        };
-        rings.extend(records.iter().filter(rang).map(|placed| placed.at));
-        runs.push(Run {
-            pid: first.record.pid,
-            from,
-            to,
-            exit: end.and_then(|placed| placed.record.exit),
+    for (lock, records) in by_lock {
+        let first = records[0].record;
+        let name = (first.identity.clone(), first.host.clone());
+        let instances = locks.entry(lock.clone()).or_default();
+        let (track, all) = instances.entry(name).or_default();
+        let its_own = tenures.iter().filter(|(of, _)| of == lock);
+        all.extend(its_own.map(|(_, tenure)| tenure.clone()));
+        let rings = records.iter();
+        let rings = rings.filter(|placed| placed.record.event == EventKind::Rang);
+        track.rings.extend(rings.map(|placed| placed.at));
+        let at = || records.iter().map(|placed| placed.at);
+        track.runs.push(Run {
+            pid: first.pid,
+            from: at().min().unwrap_or(0),
+            to: at().max().unwrap_or(0),
+            exit: end.and_then(|record| record.exit),
             done: end.is_some(),
         });
     }
@@ -122,42 +109,33 @@ fn finished(drafts: BTreeMap<String, Draft>, skew: i64) -> Vec<Lock> {
         let slot = format!("{base}.");
         names.iter().any(|name| name.starts_with(&slot))
     };
-    drafts
+    let locks = drafts
         .into_iter()
-        // With slots, a standby waits for all of them, under their common name.
-        .filter(|(name, draft)| !draft.tenures.is_empty() || !has_slots(name))
-        .map(|(name, draft)| lock(name, draft, skew))
+        .map(|(name, draft)| lock(name, draft, skew));
+    // With slots, a standby waits for all of them, under their common name.
+    locks
+        .filter(|lock| !lock.tenures.is_empty() || !has_slots(&lock.name))
         .collect()
 }
 
 fn lock(name: String, draft: Draft, skew: i64) -> Lock {
-    let mut tracks: Vec<Track> = draft
-        .tracks
-        .into_iter()
-        .map(|((identity, host), (mut runs, mut rings))| {
-            runs.sort_by_key(|run| (run.from, run.pid));
-            rings.sort_unstable();
-            Track {
-                identity,
-                host,
-                runs,
-                rings,
-            }
-        })
-        .collect();
+    let mut instances: Vec<(Track, Vec<Tenure>)> = Vec::new();
+    for ((identity, host), (mut track, tenures)) in draft {
+        track.runs.sort_by_key(|run| (run.from, run.pid));
+        track.rings.sort_unstable();
+        (track.identity, track.host) = (identity, host);
+        instances.push((track, tenures));
+    }
     // The earliest stands on top, in text and picture.
-    tracks.sort_by_key(|track| track.runs.first().map(|run| run.from));
-    let mut tenures: Vec<Tenure> = draft
-        .tenures
-        .into_iter()
-        .map(|((identity, host), mut tenure)| {
-            let track = tracks
-                .iter()
-                .position(|track| track.identity == identity && track.host == host);
-            tenure.track = track.unwrap_or(0);
-            tenure
-        })
-        .collect();
+    instances.sort_by_key(|(track, _)| track.runs.first().map(|run| run.from));
+    let (mut tracks, mut tenures) = (Vec::new(), Vec::new());
+    for (number, (track, its_own)) in instances.into_iter().enumerate() {
+        tracks.push(track);
+        tenures.extend(its_own.into_iter().map(|tenure| Tenure {
+            track: number,
+            ..tenure
+        }));
+    }
     // The order of the files must not matter.
     tenures.sort_by_key(|tenure| (tenure.from, tenure.token, tenure.track, tenure.pid));
     conclude(&mut tenures);
@@ -175,17 +153,16 @@ fn lock(name: String, draft: Draft, skew: i64) -> Lock {
 /// lived.
 fn conclude(tenures: &mut [Tenure]) {
     for at in 0..tenures.len() {
-        let lived = tenures[at].lived;
+        let (earlier, later) = tenures.split_at_mut(at + 1);
+        let tenure = &mut earlier[at];
         // A tenure that began while this one certainly lived is an overlap and no end.
-        let next = tenures[at + 1..]
-            .iter()
-            .map(|next| next.from)
-            .find(|from| *from >= lived);
-        if let (End::Unseen { by, known_by }, Some(next)) = (&mut tenures[at].end, next)
+        let mut next = later.iter().map(|next| next.from);
+        let next = next.find(|from| *from >= tenure.lived);
+        if let Some(next) = next.filter(|_| tenure.is_unseen())
             // The guardian enforces an earlier deadline: it is no guess.
-            && by.is_none_or(|by| next < by)
+            && (tenure.end == End::Unknown || next < tenure.to)
         {
-            (*by, *known_by) = (Some(next), KnownBy::Next);
+            (tenure.to, tenure.end) = (next, End::Next);
         }
     }
 }
@@ -212,11 +189,9 @@ fn count_tokens(tenures: &mut [Tenure], skew: i64) {
 
 fn gaps(tenures: &[Tenure]) -> Vec<Gap> {
     let mut gaps = Vec::new();
-    let Some((mut last, rest)) = tenures.split_first().map(|_| (0, 1..tenures.len())) else {
-        return gaps;
-    };
-    for at in rest {
-        let from = tenures[last].to();
+    let mut last = 0;
+    for at in 1..tenures.len() {
+        let from = tenures[last].to;
         if tenures[at].from > from {
             gaps.push(Gap {
                 after: last,
@@ -226,7 +201,7 @@ fn gaps(tenures: &[Tenure]) -> Vec<Gap> {
             });
         }
         // If one tenure lies within another, a gap begins after the one that ends last.
-        if tenures[at].to() >= tenures[last].to() {
+        if tenures[at].to >= tenures[last].to {
             last = at;
         }
     }
@@ -257,19 +232,40 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
     overlaps
 }
 
-impl Timeline {
-    /// Returns everything that the promise excludes, a line each: overlaps and broken rules.
-    #[must_use]
-    pub fn contradictions(&self) -> Vec<String> {
-        self.locks.iter().flat_map(contradictions).collect()
-    }
+/// Counts for a conclusion.
+#[derive(Default)]
+pub(super) struct Tally {
+    pub(super) overlaps: usize,
+    /// Overlaps that prove nothing.
+    pub(super) doubtful: usize,
+    /// Tenures that report a possible overlap themselves.
+    pub(super) confessed: usize,
+    pub(super) violations: usize,
+    pub(super) unseen: usize,
+}
 
+impl Tally {
+    pub(super) fn of(locks: &[Lock]) -> Tally {
+        let mut tally = Tally::default();
+        for lock in locks {
+            let doubtful = lock.overlaps.iter().filter(|overlap| overlap.within_skew);
+            let doubtful = doubtful.count();
+            tally.doubtful += doubtful;
+            tally.overlaps += lock.overlaps.len() - doubtful;
+            for tenure in &lock.tenures {
+                tally.confessed += usize::from(tenure.confessed);
+                tally.violations += tenure.violations.len();
+                tally.unseen += usize::from(tenure.is_unseen());
+            }
+        }
+        tally
+    }
+}
+
+impl Timeline {
     /// Returns whether two instances had control at the same time, or one reports that this is possible.
-    #[must_use]
     pub(super) fn has_overlap(&self) -> bool {
-        self.locks.iter().any(|lock| {
-            lock.overlaps.iter().any(|overlap| !overlap.within_skew)
-                || lock.tenures.iter().any(|tenure| tenure.confessed)
-        })
+        let tally = Tally::of(&self.locks);
+        tally.overlaps + tally.confessed > 0
     }
 }

@@ -94,15 +94,8 @@ struct Lock {
     overlaps: Vec<Overlap>,
 }
 
-impl Lock {
-    fn violations(&self) -> usize {
-        let tenures = self.tenures.iter();
-        tenures.map(|tenure| tenure.violations.len()).sum()
-    }
-}
-
 /// One instance with all its runs.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Track {
     identity: String,
     host: String,
@@ -121,7 +114,7 @@ struct Run {
 }
 
 /// One stretch of control.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
 struct Tenure {
     track: usize,
     pid: u32,
@@ -129,6 +122,8 @@ struct Tenure {
     boot: String,
     token: Option<u64>,
     from: At,
+    /// End of the lease or of the command, whichever is known; the latest possible one if it was not seen.
+    to: At,
     /// Last moment at which a process of it possibly lived: the tree's end, or the last record.
     lived: At,
     end: End,
@@ -140,6 +135,12 @@ struct Tenure {
     /// Whether it reports a possible overlap itself.
     confessed: bool,
     violations: Vec<Violation>,
+}
+
+impl Tenure {
+    fn is_unseen(&self) -> bool {
+        !matches!(self.end, End::Released | End::Over)
+    }
 }
 
 /// A rule that an instance broke. Spans are nanoseconds.
@@ -155,44 +156,22 @@ enum Violation {
     Released,
 }
 
-#[derive(Clone, Debug, PartialEq, Eq)]
+/// End of a tenure, and the evidence for one that is not in the logs: the instance was killed, its machine died,
+/// or it goes on.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 enum End {
-    Released(At),
-    /// The lease was lost or left to expire; no process of the command lived after this moment.
-    Over(At),
-    /// Not in the logs: the instance was killed, its machine died, or it goes on.
-    Unseen {
-        /// Latest end: at the deadline, or when the next tenure began.
-        by: Option<At>,
-        known_by: KnownBy,
-    },
-}
-
-/// Evidence for an end that was not seen.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum KnownBy {
-    /// The guardian ends the command at the deadline.
+    Released,
+    /// The lease was lost or left to expire; no process of the command lived after the end.
+    Over,
+    /// Not seen: the guardian ends the command at the deadline.
     Deadline,
-    /// The next tenure began: no process of the last one lived.
+    /// Not seen: the next tenure began, so no process of this one lived.
     Next,
-    /// A later record of the same process.
+    /// Not seen: a later record of the same process.
     Itself,
-    /// None: it may go on.
-    Nothing,
-}
-
-impl Tenure {
-    fn is_unseen(&self) -> bool {
-        matches!(self.end, End::Unseen { .. })
-    }
-
-    #[must_use]
-    fn to(&self) -> At {
-        match self.end {
-            End::Released(at) | End::Over(at) => at,
-            End::Unseen { by, .. } => by.unwrap_or(self.lived),
-        }
-    }
+    /// Not seen, and no evidence: it may go on.
+    #[default]
+    Unknown,
 }
 
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -237,21 +216,20 @@ struct Clocks {
 impl Clocks {
     /// Reads all records, and reports which clocks were set.
     fn of(records: &[Record]) -> (Clocks, Vec<String>) {
-        let mut said: BTreeMap<String, Readings<'_>> = BTreeMap::new();
+        let mut readings: BTreeMap<String, Readings<'_>> = BTreeMap::new();
         for record in records {
             let Some(wall) = record::read(&record.time) else {
                 continue;
             };
             // Saturating: a log may have any number.
             let distance = wall.saturating_sub(signed(record.boottime_ns));
-            let (_, all) = said
-                .entry(boot(record))
-                .or_insert((&record.host, Vec::new()));
+            let of_boot = readings.entry(boot(record));
+            let (_, all) = of_boot.or_insert((&record.host, Vec::new()));
             all.push((record.boottime_ns, distance));
         }
         let mut clocks = Clocks::default();
         let mut notes = Vec::new();
-        for (boot, (host, mut all)) in said {
+        for (boot, (host, mut all)) in readings {
             // Steps are between neighbours on the boot's clock.
             all.sort_unstable();
             let steps: Vec<i64> = all

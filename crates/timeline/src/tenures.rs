@@ -1,9 +1,9 @@
 //! Tenures of one process, from its records in the order of their numbers.
 
-use super::{At, End, KnownBy, Tenure, Violation};
+use super::{At, End, Tenure, Violation};
 use crate::{EventKind, Record};
 
-#[derive(Clone, Debug)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Placed<'a> {
     pub(super) record: &'a Record,
     pub(super) at: At,
@@ -11,67 +11,53 @@ pub(super) struct Placed<'a> {
     pub(super) expires: Option<At>,
 }
 
-pub(super) type Found = (String, Tenure);
-
-pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<Found> {
-    let mut found = Vec::new();
+/// Returns the tenures, each with its lock.
+pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<(String, Tenure)> {
+    let mut found: Vec<(String, Tenure)> = Vec::new();
     let mut open: Option<Open> = None;
     for placed in records {
-        match placed.record.event {
-            EventKind::Holding => {
-                // The lines about the first one's end are missing.
-                found.extend(open.take().map(|open| open.close(Some(placed.at))));
-                open = Some(Open::begin(placed, boot));
-            }
-            // An instance that competes, waits or ends has no control.
-            EventKind::Competing
-            | EventKind::Standby
-            | EventKind::CoolingDown
-            | EventKind::Cordoned
-            | EventKind::Unfit => {
-                found.extend(open.take().map(|open| open.close(Some(placed.at))));
-            }
-            EventKind::Done => {
-                if let Some(mut open) = open.take() {
-                    open.takes(placed);
-                    found.push(open.close(Some(placed.at)));
-                } else if placed.record.overlap == Some(true)
-                    && let Some((_, tenure)) = found.last_mut()
-                {
-                    // Reported after its tenure was closed.
-                    tenure.confessed = true;
-                }
-            }
-            EventKind::Overlap if open.is_none() => {
-                if let Some((_, tenure)) = found.last_mut() {
-                    tenure.confessed = true;
-                }
-            }
-            EventKind::Released | EventKind::LeftToRunOut => {
-                if let Some(mut open) = open.take() {
-                    open.takes(placed);
-                    // The tree's end, not the lease's: later no process of it could overlap.
-                    let over = open.gone.unwrap_or(placed.at).min(placed.at);
-                    let end = if placed.record.event == EventKind::Released {
-                        open.gives_back();
-                        End::Released(placed.at)
-                    } else {
-                        End::Over(over)
-                    };
-                    found.push(open.end(end, over));
-                }
-            }
-            _ => {
-                if let Some(open) = &mut open {
-                    open.takes(placed);
-                }
-            }
+        let event = placed.record.event;
+        // The instance had no control before these: the lines about an open tenure's end are missing.
+        let had_none = matches!(
+            event,
+            EventKind::Holding
+                | EventKind::Competing
+                | EventKind::Standby
+                | EventKind::CoolingDown
+                | EventKind::Cordoned
+                | EventKind::Unfit
+        );
+        let ends = matches!(
+            event,
+            EventKind::Done | EventKind::Released | EventKind::LeftToRunOut
+        );
+        match (&mut open, found.last_mut()) {
+            (Some(open), _) if !had_none => open.take(placed),
+            // Reported after its tenure was closed.
+            (None, Some((_, tenure))) => tenure.confessed |= confesses(placed.record),
+            _ => {}
+        }
+        if had_none || ends {
+            found.extend(open.take().map(|open| open.close(Some(placed))));
+        }
+        if event == EventKind::Holding {
+            open = Some(Open::begin(placed, boot));
         }
     }
     found.extend(open.map(|open| open.close(None)));
     found
 }
 
+fn confesses(record: &Record) -> bool {
+    match record.event {
+        EventKind::Overlap => true,
+        EventKind::Done => record.overlap == Some(true),
+        _ => false,
+    }
+}
+
+/// Tenure whose end is not read yet.
+#[derive(Default)]
 struct Open {
     lock: String,
     tenure: Tenure,
@@ -88,157 +74,109 @@ struct Open {
 
 impl Open {
     fn begin(placed: &Placed<'_>, boot: &str) -> Open {
+        let record = placed.record;
         Open {
-            lock: placed.record.lock.clone(),
+            lock: record.lock.clone(),
             tenure: Tenure {
-                track: 0,
-                pid: placed.record.pid,
+                pid: record.pid,
                 boot: boot.to_owned(),
-                token: placed.record.token,
+                token: record.token,
                 from: placed.at,
-                lived: placed.at,
-                end: End::Unseen {
-                    by: None,
-                    known_by: KnownBy::Nothing,
-                },
-                cause: None,
                 deadline: placed.deadline,
-                drains: Vec::new(),
-                doubts: Vec::new(),
-                hangs: Vec::new(),
-                confessed: false,
-                violations: Vec::new(),
+                ..Tenure::default()
             },
             last: placed.at,
-            gone: None,
-            runs: false,
-            expires: None,
-            number: Some(placed.record.seq),
-            draining: None,
-            doubting: None,
+            number: Some(record.seq),
+            ..Open::default()
         }
     }
 
-    fn takes(&mut self, placed: &Placed<'_>) {
-        let at = placed.at;
+    fn take(&mut self, placed: &Placed<'_>) {
+        let (record, at) = (placed.record, placed.at);
         self.last = self.last.max(at);
         // Without a new one, the last deadline still binds the guardian.
         self.tenure.deadline = placed.deadline.or(self.tenure.deadline);
-        self.number = self
-            .number
-            .filter(|number| placed.record.seq <= number.saturating_add(1))
-            .map(|_| placed.record.seq);
-        self.counts(placed);
-        match placed.record.event {
-            EventKind::Starting | EventKind::CommandStarted => {
-                self.gone = None;
-                self.runs = true;
-            }
-            EventKind::TreeEmpty | EventKind::NotStarted => {
-                self.gone = Some(at.max(self.tenure.from));
-                self.ran_until(at);
-                self.drained(at);
-            }
-            EventKind::Draining | EventKind::CommandEnded | EventKind::GuardianLost => {
-                self.draining.get_or_insert(at);
-                if placed.record.event == EventKind::Draining {
-                    self.tenure.cause.clone_from(&placed.record.cause);
-                }
-            }
-            EventKind::Doubt => {
-                self.doubting.get_or_insert(at);
-            }
-            EventKind::Hung => self.tenure.hangs.push(at),
-            EventKind::Recovered => self.settled(at),
-            EventKind::HandingOver | EventKind::LeftToRunOut => {
-                self.tenure.cause.clone_from(&placed.record.cause);
-            }
-            EventKind::Overlap => self.tenure.confessed = true,
-            EventKind::Done => {
-                self.tenure.confessed |= placed.record.overlap == Some(true);
-                if self.tenure.cause.is_none() {
-                    self.tenure.cause.clone_from(&placed.record.cause);
-                }
-            }
-            _ => {}
-        }
-    }
-
-    fn counts(&mut self, placed: &Placed<'_>) {
         self.expires = placed.expires.or(self.expires);
+        self.tenure.confessed |= confesses(record);
+        let number = self.number.take();
+        let is_next = |number: &u64| record.seq <= number.saturating_add(1);
+        self.number = number.filter(is_next).map(|_| record.seq);
         if let (Some(deadline), Some(expires)) = (placed.deadline, placed.expires)
             && deadline >= expires
         {
             let after = deadline - expires;
             self.tenure.violations.push(Violation::Deadline { after });
         }
-    }
-
-    fn ran_until(&mut self, at: At) {
-        if let Some(expires) = self.expires
-            && self.runs
-            && self.number.is_some()
-            && at > expires
-        {
-            let by = at - expires;
-            self.tenure.violations.push(Violation::Outlived { by });
+        match record.event {
+            EventKind::Starting | EventKind::CommandStarted => {
+                self.gone = None;
+                self.runs = true;
+            }
+            EventKind::TreeEmpty | EventKind::NotStarted => {
+                self.gone = Some(at.max(self.tenure.from));
+                if let Some(expires) = self.expires.filter(|expires| at > *expires)
+                    && self.certainly_runs()
+                {
+                    let by = at - expires;
+                    self.tenure.violations.push(Violation::Outlived { by });
+                }
+                self.runs = false;
+                end(&mut self.draining, at, &mut self.tenure.drains);
+            }
+            EventKind::Draining => {
+                self.draining.get_or_insert(at);
+                self.tenure.cause.clone_from(&record.cause);
+            }
+            EventKind::CommandEnded | EventKind::GuardianLost => {
+                self.draining.get_or_insert(at);
+            }
+            EventKind::Doubt => {
+                self.doubting.get_or_insert(at);
+            }
+            EventKind::Recovered => end(&mut self.doubting, at, &mut self.tenure.doubts),
+            EventKind::Hung => self.tenure.hangs.push(at),
+            EventKind::HandingOver | EventKind::LeftToRunOut => {
+                self.tenure.cause.clone_from(&record.cause);
+            }
+            EventKind::Done if self.tenure.cause.is_none() => {
+                self.tenure.cause.clone_from(&record.cause);
+            }
+            _ => {}
         }
-        self.runs = false;
     }
 
-    fn gives_back(&mut self) {
-        if self.runs && self.number.is_some() {
+    fn certainly_runs(&self) -> bool {
+        self.runs && self.number.is_some()
+    }
+
+    /// Closes the tenure at the end of the log, or `by` a record that implies no control.
+    fn close(mut self, by: Option<&Placed<'_>>) -> (String, Tenure) {
+        // The tree's end, not the lease's: later no process of it could overlap.
+        let over = |at: At| self.gone.unwrap_or(at).min(at);
+        let by = by.map(|placed| (placed.record.event, placed.at));
+        let (end_of_it, to, lived) = match (by, self.gone, self.tenure.deadline) {
+            (Some((EventKind::Released, at)), ..) => (End::Released, at, over(at)),
+            (Some((EventKind::LeftToRunOut, at)), ..) => (End::Over, over(at), over(at)),
+            (_, Some(gone), _) => (End::Over, gone, gone),
+            (Some((_, later)), None, _) => (End::Itself, later, self.last.min(later)),
+            // A record after the deadline shows that the deadline did not end it.
+            (None, None, Some(deadline)) => (End::Deadline, deadline.max(self.last), self.last),
+            (None, None, None) => (End::Unknown, self.last, self.last),
+        };
+        if end_of_it == End::Released && self.certainly_runs() {
             self.tenure.violations.push(Violation::Released);
         }
-    }
-
-    fn drained(&mut self, at: At) {
-        if let Some(from) = self.draining.take() {
-            self.tenure.drains.push((from, at.max(from)));
-        }
-    }
-
-    fn settled(&mut self, at: At) {
-        if let Some(from) = self.doubting.take() {
-            self.tenure.doubts.push((from, at.max(from)));
-        }
-    }
-
-    fn end(mut self, end: End, lived: At) -> Found {
         // A drain or doubt without an end lasted no longer than the tenure.
-        self.drained(lived);
-        self.settled(lived);
-        self.tenure.end = end;
+        end(&mut self.draining, lived, &mut self.tenure.drains);
+        end(&mut self.doubting, lived, &mut self.tenure.doubts);
+        self.tenure.end = end_of_it;
+        self.tenure.to = to;
         self.tenure.lived = lived.max(self.tenure.from);
         (self.lock, self.tenure)
     }
+}
 
-    /// Closes a tenure without a record of the lease's end. `later` is the time of a record that implies no
-    /// control.
-    fn close(self, later: Option<At>) -> Found {
-        match (self.gone, later) {
-            (Some(gone), _) => self.end(End::Over(gone), gone),
-            (None, Some(later)) => {
-                let lived = self.last.min(later);
-                let unseen = End::Unseen {
-                    by: Some(later),
-                    known_by: KnownBy::Itself,
-                };
-                self.end(unseen, lived)
-            }
-            (None, None) => {
-                let last = self.last;
-                let unseen = End::Unseen {
-                    // A record after the deadline shows that the deadline did not end it.
-                    by: self.tenure.deadline.map(|at| at.max(last)),
-                    known_by: if self.tenure.deadline.is_some() {
-                        KnownBy::Deadline
-                    } else {
-                        KnownBy::Nothing
-                    },
-                };
-                self.end(unseen, last)
-            }
-        }
-    }
+/// Ends a drain or doubt that has begun.
+fn end(begun: &mut Option<At>, at: At, all: &mut Vec<(At, At)>) {
+    all.extend(begun.take().map(|from| (from, at.max(from))));
 }

@@ -1,62 +1,46 @@
 //! Timeline as a table for people, and as JSON for programs.
 
 use std::fmt::Write as _;
+use std::ops::Range;
 use std::time::Duration;
 
 use serde_json::{Value, json};
 
-use super::{At, End, KnownBy, Lock, Tenure, Timeline, Track, Violation, count};
+use super::judge::Tally;
+use super::{At, End, Lock, Tenure, Timeline, Track, Violation, count};
 use crate::record;
 use trafficcop_core::units::show;
 use trafficcop_core::util::plain;
 
+macro_rules! rows {
+    ($($name:literal => $meaning:literal,)*) => {
+        &[$(($name, $meaning)),*]
+    };
+}
+
 /// Fields of the JSON with their meanings.
-pub const FIELDS: &[(&str, &str)] = &[
-    ("v", "the version of the format: 1"),
-    (
-        "overlap",
-        "whether two had control at the same time (exit status 1)",
-    ),
-    (
-        "violations",
-        "how many rules were broken (exit status 1): see locks.tenures",
-    ),
-    (
-        "from",
-        "the first record's time; all times are RFC 3339, UTC",
-    ),
-    ("to", "the last record's time"),
-    ("records", "how many lines were read"),
-    (
-        "notes",
-        "what a reader should know: clocks that were set, lines that are missing or cannot be read",
-    ),
-    ("locks", "one for each lock:"),
-    ("locks.lock", "its address"),
-    (
-        "locks.instances",
-        "identity, host and runs (pid, from, to, done, exit) of each instance",
-    ),
-    (
-        "locks.tenures",
-        "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an unseen end: \
-         deadline, next, itself, or null), seen_until (the last moment at which it is known to have been there), \
-         deadline, cause, drains and doubts (pairs of times), hangs (when its command was found not to work any more: \
-         --watchdog, --health), overlap (it reports that it cannot exclude one), violations (the rules that it broke: \
-         a token that is not greater than an earlier one, a deadline that does not end before the lease, a command \
-         that outlived the lease, a lease that was given back before the command's tree was empty)",
-    ),
-    (
-        "locks.gaps",
-        "times without a holder: from, to, seconds, at_least (the end before it was not seen: it may have begun \
-         earlier)",
-    ),
-    (
-        "locks.overlaps",
-        "when two had: tokens, identities, from, to, seconds, within_skew (on two machines and not longer than --skew: \
-         not counted)",
-    ),
-];
+pub const FIELDS: &[(&str, &str)] = rows! {
+    "v" => "the version of the format: 1",
+    "overlap" => "whether two had control at the same time (exit status 1)",
+    "violations" => "how many rules were broken (exit status 1): see locks.tenures",
+    "from" => "the first record's time; all times are RFC 3339, UTC",
+    "to" => "the last record's time",
+    "records" => "how many lines were read",
+    "notes" => "what a reader should know: clocks that were set, lines that are missing or cannot be read",
+    "locks" => "one for each lock:",
+    "locks.lock" => "its address",
+    "locks.instances" => "identity, host and runs (pid, from, to, done, exit) of each instance",
+    "locks.tenures" => "token, identity, host, pid, from, to, seconds, end (released, over, unseen), known_by (of an \
+        unseen end: deadline, next, itself, or null), seen_until (the last moment at which it is known to have been \
+        there), deadline, cause, drains and doubts (pairs of times), hangs (when its command was found not to work \
+        any more: --watchdog, --health), overlap (it reports that it cannot exclude one), violations (the rules that \
+        it broke: a token that is not greater than an earlier one, a deadline that does not end before the lease, a \
+        command that outlived the lease, a lease that was given back before the command's tree was empty)",
+    "locks.gaps" => "times without a holder: from, to, seconds, at_least (the end before it was not seen: it may have \
+        begun earlier)",
+    "locks.overlaps" => "when two had: tokens, identities, from, to, seconds, within_skew (on two machines and not \
+        longer than --skew: not counted)",
+};
 
 /// Returns the timeline as lines for a terminal.
 #[must_use]
@@ -74,39 +58,30 @@ pub fn text(timeline: &Timeline) -> String {
 }
 
 fn conclusion(timeline: &Timeline) -> String {
-    let all = || timeline.locks.iter();
-    let overlaps = all().flat_map(|lock| &lock.overlaps);
-    let (doubtful, certain): (Vec<_>, Vec<_>) = overlaps.partition(|overlap| overlap.within_skew);
-    let confessed = all()
-        .flat_map(|lock| &lock.tenures)
-        .filter(|tenure| tenure.confessed)
-        .count();
-    let mut text = match certain.len() {
-        0 if confessed > 0 => format!(
-            "OVERLAP NOT EXCLUDED by {} itself",
-            count(confessed, "tenure")
-        ),
-        0 => "no overlap".to_owned(),
-        1 => "1 OVERLAP".to_owned(),
-        more => format!("{more} OVERLAPS"),
+    let tally = Tally::of(&timeline.locks);
+    let mut text = match (tally.overlaps, tally.confessed) {
+        (0, 0) => "no overlap".to_owned(),
+        (0, confessed) => {
+            format!(
+                "OVERLAP NOT EXCLUDED by {} itself",
+                count(confessed, "tenure")
+            )
+        }
+        (1, _) => "1 OVERLAP".to_owned(),
+        (more, _) => format!("{more} OVERLAPS"),
     };
-    let broken = all().map(Lock::violations).sum();
-    if broken > 0 {
-        let _ = write!(text, "; {} BROKEN", count(broken, "RULE"));
+    if tally.violations > 0 {
+        let _ = write!(text, "; {} BROKEN", count(tally.violations, "RULE"));
     }
-    if !doubtful.is_empty() {
+    if tally.doubtful > 0 {
+        let doubtful = tally.doubtful;
         let _ = write!(
             text,
-            "; {} between machines, within --skew, not counted",
-            doubtful.len()
+            "; {doubtful} between machines, within --skew, not counted"
         );
     }
-    let unseen = all()
-        .flat_map(|lock| &lock.tenures)
-        .filter(|tenure| tenure.is_unseen())
-        .count();
-    if unseen > 0 {
-        let _ = write!(text, "; {} not seen", count(unseen, "end"));
+    if tally.unseen > 0 {
+        let _ = write!(text, "; {} not seen", count(tally.unseen, "end"));
     }
     text
 }
@@ -133,17 +108,21 @@ pub(super) fn span(nanos: i64) -> String {
     show(Duration::from_secs(millis / 1000))
 }
 
+/// Returns a part of `2025-11-22T02:40:39.123Z`.
+pub(super) fn part(at: At, part: Range<usize>) -> String {
+    record::spelt(at).get(part).unwrap_or_default().to_owned()
+}
+
 fn clock(at: At) -> String {
-    let text = record::spelt(at);
-    text.get(11..23).unwrap_or_default().to_owned()
+    part(at, 11..23)
 }
 
 pub(super) fn date(at: At) -> String {
-    record::spelt(at).get(..10).unwrap_or_default().to_owned()
+    part(at, 0..10)
 }
 
-fn width(text: &str) -> usize {
-    text.chars().count()
+pub(super) fn token(tenure: &Tenure) -> String {
+    tenure.token.map_or("?".into(), |token| token.to_string())
 }
 
 fn table(text: &mut String, lock: &Lock) {
@@ -158,12 +137,8 @@ fn table(text: &mut String, lock: &Lock) {
         return;
     }
     let names: Vec<String> = lock.tracks.iter().map(plain_name).collect();
-    let wide = names
-        .iter()
-        .map(|name| width(name))
-        .max()
-        .unwrap_or(0)
-        .max(8);
+    let widths = names.iter().map(|name| name.chars().count());
+    let wide = widths.max().unwrap_or(0).max(8);
     let _ = writeln!(
         text,
         "{:>8}  {:wide$}  {:12}  {:15}  {:>12}  end",
@@ -176,69 +151,48 @@ fn table(text: &mut String, lock: &Lock) {
             let _ = writeln!(text, "{today} (UTC)");
             day = today;
         }
-        let token = tenure.token.map_or("?".into(), |token| token.to_string());
+        let name = &names[tenure.track];
+        let mut line = |word: &str, words: String| {
+            let _ = writeln!(text, "{word:>8}  {words}");
+        };
         let (to, length) = until(tenure);
-        let pad = wide - width(&names[tenure.track]);
-        let _ = writeln!(
-            text,
-            "{token:>8}  {}{:pad$}  {}  {to:15}  {length:>12}  {}",
-            names[tenure.track],
-            "",
-            clock(tenure.from),
-            ending(tenure)
+        let (from, ending) = (clock(tenure.from), ending(tenure));
+        line(
+            &token(tenure),
+            format!("{name:wide$}  {from}  {to:15}  {length:>12}  {ending}"),
         );
         for hang in &tenure.hangs {
-            let name = &names[tenure.track];
-            let _ = writeln!(
-                text,
-                "{:>8}  {name}: its command at {}",
-                "hung",
-                clock(*hang)
-            );
+            line("hung", format!("{name}: its command at {}", clock(*hang)));
         }
-        if tenure.confessed {
-            let _ = writeln!(
-                text,
-                "{:>8}  {} reports that its command may have run at the same time as another holder's",
-                "OVERLAP?", names[tenure.track]
-            );
-        }
-        for violation in &tenure.violations {
-            let _ = writeln!(
-                text,
-                "{:>8}  {}: {}",
-                "BROKEN",
-                names[tenure.track],
-                broken(*violation)
-            );
+        for (word, fault) in faults(tenure, name) {
+            line(word, fault);
         }
         for overlap in lock.overlaps.iter().filter(|overlap| overlap.of.1 == at) {
-            let other = &lock.tenures[overlap.of.0];
-            let (word, comment) = if overlap.within_skew {
-                ("overlap?", " (two machines, within --skew: not counted)")
-            } else {
-                ("OVERLAP", "")
+            let other = &names[lock.tenures[overlap.of.0].track];
+            let (word, comment) = match overlap.within_skew {
+                true => ("overlap?", " (two machines, within --skew: not counted)"),
+                false => ("OVERLAP", ""),
             };
-            let _ = writeln!(
-                text,
-                "{word:>8}  {} and {} both from {} for {}{comment}",
-                names[other.track],
-                names[tenure.track],
-                clock(overlap.from),
-                span(overlap.to - overlap.from)
-            );
+            let (from, length) = (clock(overlap.from), span(overlap.to - overlap.from));
+            let words = format!("{other} and {name} both from {from} for {length}{comment}");
+            line(word, words);
         }
         for gap in lock.gaps.iter().filter(|gap| gap.after == at) {
             let least = if gap.at_least { "at least " } else { "" };
-            let _ = writeln!(
-                text,
-                "{:>8}  no holder from {} for {least}{}",
-                "gap",
-                clock(gap.from),
-                span(gap.to - gap.from)
-            );
+            let (from, length) = (clock(gap.from), span(gap.to - gap.from));
+            line("gap", format!("no holder from {from} for {least}{length}"));
         }
     }
+}
+
+/// Returns what a tenure did wrong, each with the word for the table.
+fn faults(tenure: &Tenure, who: &str) -> Vec<(&'static str, String)> {
+    let confession =
+        format!("{who} reports that its command may have run at the same time as another holder's");
+    let confession = tenure.confessed.then_some(("OVERLAP?", confession));
+    let broken = |violation: &Violation| ("BROKEN", format!("{who}: {}", broken(*violation)));
+    let broken = tenure.violations.iter().map(broken);
+    confession.into_iter().chain(broken).collect()
 }
 
 fn broken(violation: Violation) -> String {
@@ -261,86 +215,75 @@ fn broken(violation: Violation) -> String {
     }
 }
 
-pub(super) fn contradictions(lock: &Lock) -> Vec<String> {
-    let who = |at: usize| {
-        let tenure = &lock.tenures[at];
-        let token = tenure.token.map_or("?".into(), |token| token.to_string());
-        let name = plain_name(&lock.tracks[tenure.track]);
-        format!("{name} (token {token}, from {})", clock(tenure.from))
-    };
-    let overlaps = lock.overlaps.iter().filter(|overlap| !overlap.within_skew);
-    let mut all: Vec<String> = overlaps
-        .map(|overlap| {
-            let (one, other) = overlap.of;
-            let length = span(overlap.to - overlap.from);
-            format!(
-                "{}: {} and {} overlap for {length}",
-                lock.name,
-                who(one),
-                who(other)
-            )
-        })
-        .collect();
-    for (at, tenure) in lock.tenures.iter().enumerate() {
-        if tenure.confessed {
-            let text = "reports that its command may have run at the same time as another holder's";
-            all.push(format!("{}: {} {text}", lock.name, who(at)));
-        }
-        for violation in &tenure.violations {
-            all.push(format!(
-                "{}: {}: {}",
-                lock.name,
-                who(at),
-                broken(*violation)
-            ));
-        }
+impl Timeline {
+    /// Returns everything that the promise excludes, a line each: overlaps and broken rules.
+    #[must_use]
+    pub fn contradictions(&self) -> Vec<String> {
+        self.locks.iter().flat_map(contradictions).collect()
     }
-    all
+}
+
+fn contradictions(lock: &Lock) -> Vec<String> {
+    let who = |tenure: &Tenure| {
+        let name = plain_name(&lock.tracks[tenure.track]);
+        format!(
+            "{name} (token {}, from {})",
+            token(tenure),
+            clock(tenure.from)
+        )
+    };
+    let mut all = Vec::new();
+    for overlap in lock.overlaps.iter().filter(|overlap| !overlap.within_skew) {
+        let (one, other) = (&lock.tenures[overlap.of.0], &lock.tenures[overlap.of.1]);
+        let length = span(overlap.to - overlap.from);
+        all.push(format!(
+            "{} and {} overlap for {length}",
+            who(one),
+            who(other)
+        ));
+    }
+    for tenure in &lock.tenures {
+        let faults = faults(tenure, &who(tenure));
+        all.extend(faults.into_iter().map(|(_, fault)| fault));
+    }
+    let name = &lock.name;
+    all.into_iter()
+        .map(|what| format!("{name}: {what}"))
+        .collect()
 }
 
 fn until(tenure: &Tenure) -> (String, String) {
-    let length = span(tenure.to() - tenure.from);
+    let (to, length) = (clock(tenure.to), span(tenure.to - tenure.from));
     match tenure.end {
-        End::Released(at) | End::Over(at) => (clock(at), length),
-        End::Unseen { by: Some(by), .. } => (format!("by {}", clock(by)), format!("<= {length}")),
-        End::Unseen { by: None, .. } => (
-            format!("after {}", clock(tenure.lived)),
-            format!(">= {length}"),
-        ),
+        End::Released | End::Over => (to, length),
+        End::Deadline | End::Next | End::Itself => (format!("by {to}"), format!("<= {length}")),
+        End::Unknown => (format!("after {to}"), format!(">= {length}")),
     }
 }
 
 pub(super) fn ending(tenure: &Tenure) -> String {
-    let because = plain(tenure.cause.as_deref().unwrap_or_default());
-    let colon = |text: &str| match &*because {
-        "" => text.to_owned(),
-        because => format!("{text}: {because}"),
-    };
-    match &tenure.end {
-        End::Released(_) => colon("given back"),
-        End::Over(_) => colon("over, the lease not given back"),
-        End::Unseen { by, known_by } => {
-            let last = clock(tenure.lived);
-            match (known_by, tenure.deadline, by) {
-                (KnownBy::Deadline, _, _) => {
-                    format!("ended unseen after {last}, at the latest at its deadline; or goes on")
-                }
-                // The deadline shows if the next one was given control too early.
-                (KnownBy::Next, Some(deadline), Some(by)) if deadline > *by => format!(
-                    "ended unseen after {last}, before the next had control (its own deadline: {})",
-                    clock(deadline)
-                ),
-                (KnownBy::Next, _, _) => {
-                    format!("ended unseen after {last}, before the next had control")
-                }
-                (KnownBy::Itself, _, _) => {
-                    format!("ended after {last}; the lines that say how are missing")
-                }
-                (KnownBy::Nothing, _, _) => {
-                    format!("no end in these logs after {last}: ended unseen, or goes on")
-                }
-            }
+    let last = clock(tenure.lived);
+    let known = match tenure.end {
+        End::Released => "given back",
+        End::Over => "over, the lease not given back",
+        End::Deadline => {
+            return format!("ended unseen after {last}, at the latest at its deadline; or goes on");
         }
+        End::Next => {
+            // The deadline shows if the next one was given control too early.
+            let later = tenure.deadline.filter(|deadline| *deadline > tenure.to);
+            let later = later.map(|deadline| format!(" (its own deadline: {})", clock(deadline)));
+            let later = later.unwrap_or_default();
+            return format!("ended unseen after {last}, before the next had control{later}");
+        }
+        End::Itself => return format!("ended after {last}; the lines that say how are missing"),
+        End::Unknown => {
+            return format!("no end in these logs after {last}: ended unseen, or goes on");
+        }
+    };
+    match &*plain(tenure.cause.as_deref().unwrap_or_default()) {
+        "" => known.to_owned(),
+        because => format!("{known}: {because}"),
     }
 }
 
@@ -350,7 +293,7 @@ pub fn json(timeline: &Timeline) -> Value {
     json!({
         "v": 1,
         "overlap": timeline.has_overlap(),
-        "violations": timeline.locks.iter().map(Lock::violations).sum::<usize>(),
+        "violations": Tally::of(&timeline.locks).violations,
         "from": record::spelt(timeline.from),
         "to": record::spelt(timeline.to),
         "records": timeline.records,
@@ -372,7 +315,6 @@ fn pairs(spans: &[(At, At)]) -> Value {
 }
 
 fn lock_json(lock: &Lock) -> Value {
-    let track = |at: usize| &lock.tracks[lock.tenures[at].track];
     let instances = lock.tracks.iter().map(|track| {
         let runs = track.runs.iter().map(|run| {
             json!({
@@ -390,10 +332,14 @@ fn lock_json(lock: &Lock) -> Value {
         })
     });
     let tenures = lock.tenures.iter().map(|tenure| {
-        let (end, known_by) = match &tenure.end {
-            End::Released(_) => ("released", None),
-            End::Over(_) => ("over", None),
-            End::Unseen { known_by, .. } => ("unseen", word(*known_by)),
+        let (end, known_by) = match tenure.end {
+            End::Released => ("released", None),
+            End::Over => ("over", None),
+            End::Deadline => ("unseen", Some("deadline")),
+            End::Next => ("unseen", Some("next")),
+            End::Itself => ("unseen", Some("itself")),
+            // Programs test whether there is any evidence.
+            End::Unknown => ("unseen", None),
         };
         json!({
             "token": tenure.token,
@@ -401,8 +347,8 @@ fn lock_json(lock: &Lock) -> Value {
             "host": lock.tracks[tenure.track].host,
             "pid": tenure.pid,
             "from": record::spelt(tenure.from),
-            "to": record::spelt(tenure.to()),
-            "seconds": seconds(tenure.to() - tenure.from),
+            "to": record::spelt(tenure.to),
+            "seconds": seconds(tenure.to - tenure.from),
             "end": end,
             "known_by": known_by,
             "seen_until": record::spelt(tenure.lived),
@@ -424,10 +370,10 @@ fn lock_json(lock: &Lock) -> Value {
         })
     });
     let overlaps = lock.overlaps.iter().map(|overlap| {
-        let (one, other) = overlap.of;
+        let (one, other) = (&lock.tenures[overlap.of.0], &lock.tenures[overlap.of.1]);
         json!({
-            "tokens": [lock.tenures[one].token, lock.tenures[other].token],
-            "identities": [track(one).identity, track(other).identity],
+            "tokens": [one.token, other.token],
+            "identities": [lock.tracks[one.track].identity, lock.tracks[other.track].identity],
             "from": record::spelt(overlap.from),
             "to": record::spelt(overlap.to),
             "seconds": seconds(overlap.to - overlap.from),
@@ -441,14 +387,4 @@ fn lock_json(lock: &Lock) -> Value {
         "gaps": gaps.collect::<Vec<_>>(),
         "overlaps": overlaps.collect::<Vec<_>>(),
     })
-}
-
-fn word(known_by: KnownBy) -> Option<&'static str> {
-    match known_by {
-        KnownBy::Deadline => Some("deadline"),
-        KnownBy::Next => Some("next"),
-        KnownBy::Itself => Some("itself"),
-        // Programs test whether there is any evidence.
-        KnownBy::Nothing => None,
-    }
 }

@@ -8,7 +8,7 @@ use std::time::Duration;
 
 use time::OffsetDateTime;
 
-use super::{Check, CheckResult, Findings, brief, pace, suffix};
+use super::{CheckResult, Finding, Findings, brief, fail, ok, pace, suffix, warn};
 use crate::azure::{Account, Operation, ServiceError};
 use crate::clock::Instant;
 use crate::commands::look::LockView;
@@ -42,41 +42,40 @@ pub(super) async fn examine(
     let token = account.obtain(Instant::now() + TOKEN_LIMIT).await;
     // After the request: only now is known which of several ways led to a token.
     let kind = account.kind();
-    findings.add(match token {
-        Ok(left) => {
-            let left = left.map(|left| format!(", a token for {} min", left.as_secs() / 60));
-            let left = left.unwrap_or_default();
-            let found = format!("{kind} for {endpoint}{left}");
-            match account.sas_end() {
-                Some((end, true)) => {
-                    let advice = "replace it, and start every instance again";
-                    Check::warn("credential", format!("{found}: {end}"), advice)
-                }
-                Some((end, false)) => Check::ok("credential", format!("{found}: {end}")),
-                None => Check::ok("credential", found),
-            }
-        }
+    let left = match token {
+        Ok(left) => left.map(|left| format!(", a token for {} min", left.as_secs() / 60)),
         Err(ServiceError::Denied(why)) => {
-            return findings.add(Check::fail("credential", why, "run would end with 77"));
+            return findings.add("credential", fail(why, "run would end with 77"));
         }
         Err(error) => {
             let advice = "check AZURE_AUTHORITY_HOST, the network and its proxies";
-            return findings.add(Check::fail("credential", error.why(), advice));
+            return findings.add("credential", fail(error.why(), advice));
         }
+    };
+    let found = format!("{kind} for {endpoint}{}", left.unwrap_or_default());
+    findings.add(
+        "credential",
+        match account.sas_end() {
+            Some((end, true)) => warn(
+                format!("{found}: {end}"),
+                "replace it, and start every instance again",
+            ),
+            Some((end, false)) => ok(format!("{found}: {end}")),
+            None => ok(found),
+        },
+    );
+    let opened = BlobInspector::open(target.clone(), account).and_then(|lock| {
+        let beside = target.with_suffix(&suffix())?;
+        Ok((lock, connect(&beside, account)?))
     });
-    let made = BlobInspector::open(target.clone(), account).and_then(|lock| {
-        let (name, client) = connect(&target.with_suffix(&suffix())?, account)?;
-        let lease = fresh_lease_id();
-        let probe = Probe {
-            name,
-            client,
-            lease,
-        };
-        Ok((lock, probe))
-    });
-    let (lock, probe) = match made {
-        Ok(made) => made,
-        Err(why) => return findings.add(Check::fail("lock", why.to_string(), "shorten its name")),
+    let (lock, (name, client)) = match opened {
+        Ok(opened) => opened,
+        Err(why) => return findings.add("lock", fail(why, "shorten its name")),
+    };
+    let probe = Probe {
+        name,
+        client,
+        lease: fresh_lease_id(),
     };
     let Some(mut around) = reach(findings, target, &probe.client).await else {
         return;
@@ -86,11 +85,9 @@ pub(super) async fn examine(
     }
     // Its holder would lose control because of a check.
     if account.is_for_one_blob() {
-        findings.add(Check::warn(
-            "permissions",
-            "the SAS is for this blob only, so the checks on a blob beside it are left out",
-            "run needs read, create and write (sp=rcw)",
-        ));
+        let found = "the SAS is for this blob only, so the checks on a blob beside it are left out";
+        let advice = "run needs read, create and write (sp=rcw)";
+        findings.add("permissions", warn(found, advice));
     } else {
         permissions(findings, &probe, budget, &mut around).await;
     }
@@ -105,38 +102,33 @@ async fn reach(
     target: &Target,
     client: &BlobApi,
 ) -> Option<Option<Around>> {
-    const NAME: &str = "reach";
     let begun = Instant::now();
     let asked = OffsetDateTime::now_utc();
     let answer = client.look_at_container(limit()).await;
-    let ok = format!(
-        "the service answers, {}",
-        brief(Instant::now().since(begun))
-    );
+    let took = brief(Instant::now().since(begun));
+    let reached = ok(format!("the service answers, {took}"));
     match answer {
         Ok(around) => {
-            findings.add(Check::ok(NAME, ok));
+            findings.add("reach", reached);
             clock(findings, &around, asked);
             Some(Some(around))
         }
         Err(error) if error.code() == Some("ContainerNotFound") => {
-            findings.add(Check::ok(NAME, ok));
-            findings.add(Check::warn(
-                "container",
-                format!("there is no container {}", target.container()),
-                "create it and run doctor again, or let the first run create it, if its credential may; \
-                 permissions in it cannot be checked before",
-            ));
+            findings.add("reach", reached);
+            let found = format!("there is no container {}", target.container());
+            let advice = "create it and run doctor again, or let the first run create it, if its credential may; \
+                 permissions in it cannot be checked before";
+            findings.add("container", warn(found, advice));
             None
         }
         // A credential that may use a container may be refused its properties.
         Err(error) if error.is_refusal() => {
-            findings.add(Check::ok(NAME, ok));
+            findings.add("reach", reached);
             Some(None)
         }
         Err(error) => {
             let advice = "check the address, the network and its proxies";
-            findings.add(failed(NAME, &error, Operation::Look, advice));
+            findings.add("reach", failed(&error, Operation::Look, advice));
             None
         }
     }
@@ -155,25 +147,22 @@ async fn look(findings: &mut Findings, lock: &BlobInspector) -> bool {
             // Another account's key opens nothing; a SAS may still do other things.
             let nothing = ["AuthenticationFailed", "AuthorizationFailure"];
             let goes_on = !nothing.iter().any(|code| why.contains(code));
-            findings.add(Check::fail("read", why, advice));
+            findings.add("read", fail(why, advice));
             return goes_on;
         }
     };
-    findings.add(Check::ok("read", "the properties of the lock's blob"));
+    findings.add("read", ok("the properties of the lock's blob"));
     let view = LockView::of(&seen, OffsetDateTime::now_utc());
     if seen.data > 0 {
-        findings.add(Check::warn("data", data_warning(&view.name, seen.data), ""));
+        findings.add("data", warn(data_warning(&view.name, seen.data), ""));
     }
-    findings.add(match &seen.problem {
-        Some(problem) if seen.foreign => Check::fail("lock", problem, ""),
-        Some(problem) => Check::fail(
-            "lock",
-            problem,
-            "set it to a number greater than every fencing token given out so far, or remove all \
-             metadata trafficcop_* if no fencing token is in use",
-        ),
-        None => Check::ok("lock", view.line()),
-    });
+    let repair = "set it to a number greater than every fencing token given out so far, or remove all \
+         metadata trafficcop_* if no fencing token is in use";
+    let lock = match &seen.problem {
+        Some(problem) => fail(problem, if seen.foreign { "" } else { repair }),
+        None => ok(view.line()),
+    };
+    findings.add("lock", lock);
     true
 }
 
@@ -193,17 +182,17 @@ async fn permissions(
     let client = &probe.client;
     if let Err(error) = client.create_blob(None, limit()).await {
         // Even if the lock's blob exists: a permission for lease and record includes this.
-        let advice = "run needs it";
-        findings.add(failed("create", &error, Operation::CreateBlob, advice));
+        let finding = failed(&error, Operation::CreateBlob, "run needs it");
+        findings.add("create", finding);
         let rest = "acquire, renew, write, release, break and delete were not tried";
         let advice = "they are tried on a blob beside the lock, which cannot be created";
-        findings.add(Check::warn("permissions", rest, advice));
+        findings.add("permissions", warn(rest, advice));
         if error.is_unclear() {
             let _best_effort = client.delete(limit()).await;
         }
         return;
     }
-    findings.add(Check::ok("create", "a blob beside the lock"));
+    findings.add("create", ok("a blob beside the lock"));
     lease(findings, probe, budget).await;
     let asked = OffsetDateTime::now_utc();
     if let Ok(seen) = client.look_around(limit()).await {
@@ -215,61 +204,61 @@ async fn permissions(
             }
         }
     }
-    let name = &probe.name;
-    findings.add(match client.delete(limit()).await {
-        Ok(()) => Check::ok("delete", "the blob beside the lock (run never deletes)"),
+    let deleted = match client.delete(limit()).await {
+        Ok(()) => ok("the blob beside the lock (run never deletes)"),
         Err(error) => {
+            let name = &probe.name;
             let advice = format!("run does not need it, but {name} is left behind: delete it");
-            failed("delete", &error, Operation::Delete, &advice).at_most_a_warning()
+            failed(&error, Operation::Delete, &advice).at_most_a_warning()
         }
-    });
+    };
+    findings.add("delete", deleted);
 }
 
 async fn lease(findings: &mut Findings, probe: &Probe, budget: &Budget) {
     let Probe { client, lease, .. } = probe;
     let acquired = client.acquire(lease, SECONDS, limit()).await;
     let is_leased = acquired.is_ok();
-    findings.add(tried(
+    findings.add(
         "acquire",
-        Operation::Acquire,
-        acquired,
-        "a lease on it",
-    ));
+        tried(Operation::Acquire, acquired, "a lease on it"),
+    );
     if !is_leased {
         return;
     }
     let renewed = client.renew(lease, limit()).await;
-    findings.add(tried("renew", Operation::Renew, renewed, "the lease"));
+    findings.add("renew", tried(Operation::Renew, renewed, "the lease"));
     // No key of a record: a list must not take it for a lock.
     let metadata = HashMap::from([("trafficcop_doctor".to_owned(), "1".to_owned())]);
     let written = client.set_metadata(lease, None, &metadata, limit()).await;
     let what = "metadata under the lease";
-    findings.add(tried("write", Operation::Record, written, what));
-    findings.add(round_trips(probe, budget).await);
+    findings.add("write", tried(Operation::Record, written, what));
+    findings.add("round-trip", round_trips(probe, budget).await);
     let released = client.release(lease, limit()).await;
-    findings.add(tried("release", Operation::Release, released, "the lease"));
+    findings.add("release", tried(Operation::Release, released, "the lease"));
     // Under the same id, to release it if breaking is not allowed.
     if let Err(error) = client.acquire(lease, SECONDS, limit()).await {
         let again = "the lease cannot be acquired again after its release";
-        return findings.add(Check::fail("acquire", again, error.why()));
+        return findings.add("acquire", fail(again, error.why()));
     }
     // Last: a credential that may not break can still release.
     let broken = async {
         client.break_lease(Some(0), None, limit()).await?;
         client.look(None, limit()).await
     };
-    findings.add(match broken.await {
-        Ok(view) if view.lease == LeaseState::Free => Check::ok("break", "the lease"),
-        Ok(_) => Check::warn("break", "the lease is still there: do not rely on it", ""),
+    let broken = match broken.await {
+        Ok(view) if view.lease == LeaseState::Free => ok("the lease"),
+        Ok(_) => warn("the lease is still there: do not rely on it", ""),
         Err(error) => {
             let _best_effort = client.release(lease, limit()).await;
             let advice = "only 'trafficcop break' needs it, and a holder whose lease is broken";
-            failed("break", &error, Operation::BreakLease, advice).at_most_a_warning()
+            failed(&error, Operation::BreakLease, advice).at_most_a_warning()
         }
-    });
+    };
+    findings.add("break", broken);
 }
 
-async fn round_trips(probe: &Probe, budget: &Budget) -> Check {
+async fn round_trips(probe: &Probe, budget: &Budget) -> Finding {
     let end = Instant::now() + SAMPLING;
     let mut samples = Vec::new();
     let mut last = None;
@@ -286,77 +275,65 @@ async fn round_trips(probe: &Probe, budget: &Budget) -> Check {
     judge(&samples, last.as_deref(), budget)
 }
 
-fn judge(samples: &[Duration], failed: Option<&str>, budget: &Budget) -> Check {
-    const NAME: &str = "round-trip";
+fn judge(samples: &[Duration], failed: Option<&str>, budget: &Budget) -> Finding {
     let longer = match budget.lease < *crate::config::BLOB_LEASE.end() {
         true => " or take a longer --lease",
         false => "",
     };
-    let advice = [
-        format!("slow: use an account in this region{longer}"),
-        format!("renewals would fail: use an account in this region{longer}"),
-    ];
-    let [slow, too_slow] = &advice;
-    let mut check = pace(NAME, samples, "renewals", budget, [slow, too_slow]);
+    let slow = format!("slow: use an account in this region{longer}");
+    let too_slow = format!("renewals would fail: use an account in this region{longer}");
+    let mut finding = pace(samples, "renewals", budget, [&slow, &too_slow]);
     match failed {
-        Some(why) if check.verdict == CheckResult::Fail => check.found += &format!(" ({why})"),
+        Some(why) if finding.verdict == CheckResult::Fail => finding.found += &format!(" ({why})"),
         Some(why) => {
-            let found = format!("{}; one failed: {why}", check.found);
+            let found = format!("{}; one failed: {why}", finding.found);
             let advice = "run retries that for a limited time: check whether it happens often";
-            return Check::warn(NAME, found, advice);
+            return warn(found, advice);
         }
         None => {}
     }
-    check
+    finding
 }
 
 fn clock(findings: &mut Findings, around: &Around, asked: OffsetDateTime) {
     if let Some(theirs) = around.date {
-        findings.add(super::clock(asked, theirs, "the service's"));
+        findings.add("clock", super::clock(asked, theirs, "the service's"));
     }
 }
 
 fn surroundings(findings: &mut Findings, around: Around, account: &Account) {
     let server = around.server.unwrap_or_default();
     if server.contains("Azurite") || account.kind() == "emulator key" {
-        findings.add(Check::warn(
-            "emulator",
-            format!("this is the emulator ({server})"),
-            "it loses leases when it is restarted: use it for tests only",
-        ));
+        let found = format!("this is the emulator ({server})");
+        let advice = "it loses leases when it is restarted: use it for tests only";
+        findings.add("emulator", warn(found, advice));
     }
-    findings.add(Check::of(
-        "immutability",
-        match around.immutable {
-            None => Ok("the container has no policy and no legal hold"),
-            Some(what) => Err(format!("the container has {what}")),
-        },
-        "the record cannot be written: use a container without",
-    ));
+    let changes = match around.immutable {
+        None => ok("the container has no policy and no legal hold"),
+        Some(what) => fail(
+            format!("the container has {what}"),
+            "the record cannot be written: use a container without",
+        ),
+    };
+    findings.add("immutability", changes);
     if around.versioned {
-        findings.add(Check::warn(
-            "versioning",
-            "is on: each tenure leaves one or two versions of the blob behind",
-            "they are empty, but many: let a lifecycle rule delete them, or use an account without",
-        ));
+        let found = "is on: each tenure leaves one or two versions of the blob behind";
+        let advice =
+            "they are empty, but many: let a lifecycle rule delete them, or use an account without";
+        findings.add("versioning", warn(found, advice));
     }
 }
 
-fn tried<T>(
-    check: &'static str,
-    operation: Operation,
-    went: Result<T, ServiceError>,
-    what: &str,
-) -> Check {
+fn tried<T>(operation: Operation, went: Result<T, ServiceError>, what: &str) -> Finding {
     match went {
-        Ok(_) => Check::ok(check, what),
-        Err(error) => failed(check, &error, operation, "run needs it"),
+        Ok(_) => ok(what),
+        Err(error) => failed(&error, operation, "run needs it"),
     }
 }
 
-fn failed(check: &'static str, error: &ServiceError, operation: Operation, advice: &str) -> Check {
+fn failed(error: &ServiceError, operation: Operation, advice: &str) -> Finding {
     let known = error.advice(operation).map(|known| format!("{known}; "));
-    Check::fail(check, error.why(), known.unwrap_or_default() + advice)
+    fail(error.why(), known.unwrap_or_default() + advice)
 }
 
 #[cfg(test)]

@@ -13,7 +13,9 @@ use std::time::Duration;
 use nix::errno::Errno;
 use time::OffsetDateTime;
 
-use super::{Check, Findings, attempt_limit, brief, clock, pace, percentile, suffix};
+use super::{
+    Finding, Findings, attempt_limit, brief, clock, fail, of, ok, pace, percentile, suffix, warn,
+};
 use crate::clock::Instant;
 use crate::commands;
 use crate::commands::look::LockView;
@@ -45,24 +47,25 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, pro
     let mount = mount::of(&path);
     let shared = mount.shared || file::is_shared(&path).unwrap_or(true);
     if let Err(why) = mount::refuse_wrong_place(&path) {
-        findings.add(Check::fail("place", why.to_string(), ""));
+        findings.add("place", fail(why, ""));
     }
     let proof = mount.proof();
-    findings.add(match shared {
+    let place = match shared {
         true => of_shared_mount(&mount, promised),
-        false => Check::ok("mount", format!("{}: on this machine only", mount.kind)),
-    });
+        false => ok(format!("{}: on this machine only", mount.kind)),
+    };
+    findings.add("mount", place);
     if !shared && mount::is_cleaned(&path) {
         let found = "below /tmp or /var/tmp, where cleaners such as systemd-tmpfiles remove files that look old";
         let advice = "name a file in /run/lock or /var/lib";
-        findings.add(Check::warn("cleaners", found, advice));
+        findings.add("cleaners", warn(found, advice));
     }
     let patience = if shared { DRIVE_TIMEOUT } else { DISK_TIMEOUT };
     // A thread that hangs in the kernel cannot be ended: the process ends without it.
     let started = std::thread::Builder::new()
         .name("doctor".into())
         .spawn(move || {
-            let say = |check| drop(to.send(Some(check)));
+            let say = |check, finding| drop(to.send(Some((check, finding))));
             let alive = || drop(to.send(None));
             match shared {
                 true => on_shared_drive(&path, &budget, proof, &say, &alive),
@@ -70,110 +73,91 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, pro
             }
         });
     if let Err(why) = started {
-        return findings.add(Check::fail("thread", why.to_string(), "raise the limit"));
+        return findings.add("thread", fail(why, "raise the limit"));
     }
     loop {
         match from.recv_timeout(patience) {
-            Ok(Some(check)) => findings.add(check),
+            Ok(Some((check, finding))) => findings.add(check, finding),
             Ok(None) => {}
             Err(RecvTimeoutError::Disconnected) => return,
             Err(RecvTimeoutError::Timeout) => {
                 let found = format!("the file system has not answered for {}", show(patience));
-                let advice = "check its server (see dmesg)";
-                return findings.add(Check::fail("hang", found, advice));
+                return findings.add("hang", fail(found, "check its server (see dmesg)"));
             }
         }
     }
 }
 
-fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(Check)) {
-    let exists = match file::examine(path) {
-        Err(why) => return say(Check::fail("open", why.to_string(), "")),
-        Ok(None) => {
-            say(Check::ok(
-                "open",
-                "there is no such file yet: run creates it",
-            ));
-            false
-        }
-        Ok(Some(record)) => {
-            say(Check::ok("open", "for reading and writing"));
-            let anew = "the next tenure writes it again; the fencing token does not go back";
-            say(record.map_or_else(
-                |what| Check::warn("record", what, anew),
-                |what| Check::ok("record", what),
-            ));
-            say(lock(path));
-            true
-        }
+fn on_own_disk(path: &Path, budget: &Budget, say: &dyn Fn(&'static str, Finding)) {
+    let examined = match file::examine(path) {
+        Err(why) => return say("open", fail(why, "")),
+        Ok(examined) => examined,
     };
+    let exists = examined.is_some();
+    match examined {
+        None => say("open", ok("there is no such file yet: run creates it")),
+        Some(record) => {
+            say("open", ok("for reading and writing"));
+            let anew = "the next tenure writes it again; the fencing token does not go back";
+            say("record", of(record, anew).at_most_a_warning());
+            say("lock", lock(path));
+        }
+    }
     let mut probe = match Probe::beside(path, &suffix()) {
         Ok(probe) => probe,
         Err(why) => {
-            let found = format!("no file can be created beside the lock: {}", words(&why));
-            return say(match exists {
-                true => Check::warn(
-                    "directory",
-                    found,
-                    "run does not need it while the lock's file exists, but exclusion and writes \
-                     could not be tried",
-                ),
-                false => Check::fail(
-                    "directory",
-                    found,
-                    advice(
-                        &why,
-                        "run cannot create the lock's file: create it for this user, \
-                         or give the directory to this user",
-                    ),
-                ),
-            });
+            let what = "no file can be created beside the lock";
+            let unneeded = "run does not need it while the lock's file exists, but exclusion and writes \
+                 could not be tried";
+            let needed = "run cannot create the lock's file: create it for this user, \
+                 or give the directory to this user";
+            let finding = match exists {
+                true => warn(format!("{what}: {}", words(&why)), unneeded),
+                false => refused(what, &why, needed),
+            };
+            return say("directory", finding);
         }
     };
-    say(Check::ok(
-        "directory",
-        "a file can be created beside the lock",
-    ));
-    say(match probe.excludes() {
-        Ok(excludes) => exclusion("descriptors", excludes, "two of this process"),
+    say("directory", ok("a file can be created beside the lock"));
+    let excludes = match probe.excludes() {
+        Ok(excludes) => exclusion(excludes, "two of this process"),
         Err(why) => {
             let found = format!("cannot be locked: {}", words(&why));
-            Check::fail("descriptors", found, "use a file on another mount")
+            fail(found, "use a file on another mount")
         }
-    });
-    say(processes(&probe));
-    say(match probe.writes(SAMPLES) {
+    };
+    say("descriptors", excludes);
+    say("processes", processes(&probe));
+    let written = match probe.writes(SAMPLES) {
         Ok(samples) => {
             let (p50, p99) = (percentile(&samples, 50), percentile(&samples, 99));
             let (mid, end) = (brief(p50), brief(p99));
             let found = format!("a record reaches the disk in p50 {mid}, p99 {end} of {SAMPLES}");
             match p99 * 4 < attempt_limit(budget) {
-                true => Check::ok("sync", found),
-                false => Check::warn("sync", found, "slow to begin each tenure: use another disk"),
+                true => ok(found),
+                false => warn(found, "slow to begin each tenure: use another disk"),
             }
         }
-        Err(why) => {
-            let found = format!("cannot be written: {}", words(&why));
-            Check::fail("sync", found, advice(&why, "run needs it"))
-        }
-    });
+        Err(why) => refused("cannot be written", &why, "run needs it"),
+    };
+    say("sync", written);
     let asked = OffsetDateTime::now_utc();
-    say(match probe.written_at() {
+    let time = match probe.written_at() {
         Ok(theirs) => clock(asked, theirs, "the file system's"),
         Err(why) => {
             let found = format!("cannot be read: {} (the lock is not affected)", words(&why));
-            Check::warn("clock", found, "")
+            warn(found, "")
         }
-    });
+    };
+    say("clock", time);
 }
 
-fn exclusion(check: &'static str, excludes: bool, two: &str) -> Check {
-    let went = match excludes {
-        true => Ok(format!("{two} exclude each other")),
-        false => Err(format!("{two} do not exclude each other")),
-    };
+fn exclusion(excludes: bool, two: &str) -> Finding {
     let useless = "locks here do nothing: use a file on another mount";
-    Check::of(check, went, useless)
+    match excludes {
+        true => ok(format!("{two} exclude each other")),
+        false => fail(format!("{two} do not exclude each other"), useless),
+    }
 }
 
 /// Returns the kernel's text, without its number.
@@ -184,16 +168,18 @@ fn words(error: &io::Error) -> String {
     }
 }
 
-fn advice(error: &io::Error, otherwise: &'static str) -> &'static str {
-    match error.raw_os_error().map(Errno::from_raw) {
+/// Reports an operation that the system refused.
+fn refused(what: &str, error: &io::Error, otherwise: &str) -> Finding {
+    let advice = match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOSPC | Errno::EDQUOT) => {
             "make room: the drive, or this user's quota, has no space or no inodes left (df, df -i)"
         }
         _ => otherwise,
-    }
+    };
+    fail(format!("{what}: {}", words(error)), advice)
 }
 
-fn lock(path: &Path) -> Check {
+fn lock(path: &Path) -> Finding {
     let seen = FileInspector::new(path)
         .map_err(anyhow::Error::from)
         .and_then(|lock| {
@@ -202,21 +188,16 @@ fn lock(path: &Path) -> Check {
             commands::run(async { Ok(lock.look(limit).await?) })
         });
     match seen {
-        Ok(seen) if seen.problem.as_deref() == Some(file::KERNEL_ON_SHARED) => Check::fail(
-            "lock",
+        Ok(seen) if seen.problem.as_deref() == Some(file::KERNEL_ON_SHARED) => fail(
             file::KERNEL_ON_SHARED,
             "end what holds it and remove the file, or name another",
         ),
-        Ok(seen) => {
-            let view = LockView::of(&seen, OffsetDateTime::now_utc());
-            Check::ok("lock", view.line())
-        }
-        Err(why) => Check::fail("lock", format!("{why:#}"), ""),
+        Ok(seen) => ok(LockView::of(&seen, OffsetDateTime::now_utc()).line()),
+        Err(why) => fail(format_args!("{why:#}"), ""),
     }
 }
 
-fn processes(probe: &Probe) -> Check {
-    const NAME: &str = "processes";
+fn processes(probe: &Probe) -> Finding {
     // What excludes two descriptors of one process need not exclude two processes.
     let asked = std::env::current_exe().and_then(|program| {
         Command::new(program)
@@ -227,143 +208,118 @@ fn processes(probe: &Probe) -> Check {
     });
     let unable = match asked {
         Ok(output) => match output.status.code() {
-            Some(0) => return exclusion(NAME, true, "two"),
-            Some(code) if code == i32::from(NOT_LOCKED) => return exclusion(NAME, false, "two"),
+            Some(0) => return exclusion(true, "two"),
+            Some(code) if code == i32::from(NOT_LOCKED) => return exclusion(false, "two"),
             _ => format!("the second one failed ({})", output.status),
         },
         Err(why) => format!("a second one cannot be started: {}", words(&why)),
     };
-    Check::warn(NAME, unable, "exclusion is not tested: try again")
+    warn(unable, "exclusion is not tested: try again")
 }
 
-fn of_shared_mount(mount: &Mount, promised: bool) -> Check {
-    const NAME: &str = "mount";
-    let found = mount.kind.clone()
-        + match mount.shared {
-            true => {
-                ", shared with other machines: the lock is a lease, kept in directories beside the file"
-            }
-            false => ", on this machine, with a lock of a shared drive on it, which run obeys",
-        };
+fn of_shared_mount(mount: &Mount, promised: bool) -> Finding {
+    let kind = &mount.kind;
+    let kept = match mount.shared {
+        true => {
+            "shared with other machines: the lock is a lease, kept in directories beside the file"
+        }
+        false => "on this machine, with a lock of a shared drive on it, which run obeys",
+    };
     let Some(proof) = mount.proof() else {
         let found = format!(
-            "{found}; whether exactly one of two machines makes a directory on {} is not known",
-            mount.kind
+            "{kind}, {kept}; whether exactly one of two machines makes a directory on {kind} is not known"
         );
+        let trusted = "run uses it on your promise (--mkdir-is-exclusive)";
+        let refused = "run refuses it: use a drive that is known (docs/files.md), or pass --mkdir-is-exclusive if \
+             exactly one makes it here; to try that, run doctor on two machines at the same time";
         return match promised {
-            true => Check::warn(
-                NAME,
-                found,
-                "run uses it on your promise (--mkdir-is-exclusive)",
-            ),
-            false => Check::fail(
-                NAME,
-                found,
-                "run refuses it: use a drive that is known (docs/files.md), or pass --mkdir-is-exclusive if \
-                 exactly one makes it here; to try that, run doctor on two machines at the same time",
-            ),
+            true => warn(found, trusted),
+            false => fail(found, refused),
         };
     };
-    let found = format!("{found}; exactly one of two machines makes a directory there: {proof}");
+    let found =
+        format!("{kind}, {kept}; exactly one of two machines makes a directory there: {proof}");
     if mount.is_slow_to_tell() {
         let mut options = mount.options.split(',');
         let late = options.find_map(|option| option.strip_prefix("acdirmax=")?.parse().ok());
         let late = late.unwrap_or(LATE);
-        return Check::warn(
-            NAME,
+        return warn(
             format!("{found}; with nocto it shows changes of other machines up to {late} s late"),
             "nothing overlaps, but a hand-over can take that long: mount it without nocto",
         );
     }
-    Check::ok(NAME, found)
+    ok(found)
 }
 
 fn on_shared_drive(
     path: &Path,
     budget: &Budget,
     proof: Option<&str>,
-    say: &dyn Fn(Check),
+    say: &dyn Fn(&'static str, Finding),
     alive: &(dyn Fn() + Sync),
 ) {
-    say(lock(path));
+    say("lock", lock(path));
     match try_taking_over(path) {
         // Nothing is made yet, and the user who begins it will own it.
         Ok(false) => {}
-        Ok(true) => say(Check::ok("take-over", "this user could take it over")),
-        Err(why) => say(Check::fail("take-over", why.to_string(), "")),
+        Ok(true) => say("take-over", ok("this user could take it over")),
+        Err(why) => say("take-over", fail(why, "")),
     }
     let beside = beside(path, suffix());
     let samples = match round_trips(&beside, SAMPLES as u64, alive) {
         Ok(samples) => samples,
         Err(why) => {
-            let found = format!(
-                "no directory can be created beside the lock: {}",
-                words(&why)
-            );
-            let advice = advice(&why, "give the directory to this user");
-            return say(Check::fail("directory", found, advice));
+            let what = "no directory can be created beside the lock";
+            let advice = "give the directory to this user";
+            return say("directory", refused(what, &why, advice));
         }
     };
     let what = "versions that were made, of which a renewal makes two";
     let slow = "slow: take a longer --lease, or another drive";
-    say(pace("round trip", &samples, what, budget, [slow; 2]));
-    say(match race(&beside, NAMES, alive) {
-        Ok(race) if race.shared == 0 && race.unmade == 0 => {
-            let found = format!("eight makers of one of {NAMES} names exclude each other");
-            Check::ok("makers", found)
-        }
-        Ok(race) => Check::fail(
-            "makers",
+    say("round trip", pace(&samples, what, budget, [slow; 2]));
+    let makers = match race(&beside, NAMES, alive) {
+        Ok(race) if race.shared == 0 && race.unmade == 0 => ok(format!(
+            "eight makers of one of {NAMES} names exclude each other"
+        )),
+        Ok(race) => fail(
             format!(
                 "eight makers tried {NAMES} names: {} names have two makers or more, {} have none",
                 race.shared, race.unmade
             ),
             "a lock here excludes no other machine: use a file on another drive",
         ),
-        Err(why) => {
-            let found = format!("it failed: {}", words(&why));
-            Check::fail("makers", found, advice(&why, "try another drive"))
-        }
-    });
-    say(machines(
-        meet(path, &Host::here().host, MEETING, alive),
-        proof,
-    ));
+        Err(why) => refused("it failed", &why, "try another drive"),
+    };
+    say("makers", makers);
+    let met = meet(path, &Host::here().host, MEETING, alive);
+    say("machines", machines(met, proof));
 }
 
-fn machines(met: io::Result<Option<Meeting>>, proof: Option<&str>) -> Check {
-    const NAME: &str = "machines";
+fn machines(met: io::Result<Option<Meeting>>, proof: Option<&str>) -> Finding {
     match met {
         Ok(None) => {
             let found = format!("no other doctor came within {}", show(MEETING));
             let advice =
                 "to try the drive between two machines, run doctor on both at the same time";
             match proof {
-                Some(_) => Check::ok(NAME, format!("{found}: {advice}")),
-                None => Check::warn(NAME, found, advice),
+                Some(_) => ok(format!("{found}: {advice}")),
+                None => warn(found, advice),
             }
         }
         Ok(Some(Meeting {
             host,
             names,
             shared: 0,
-        })) => Check::ok(
-            NAME,
-            format!(
-                "this doctor and one on {host} made {names} names at the same time: each has one maker"
-            ),
-        ),
-        Ok(Some(met)) => Check::fail(
-            NAME,
+        })) => ok(format!(
+            "this doctor and one on {host} made {names} names at the same time: each has one maker"
+        )),
+        Ok(Some(met)) => fail(
             format!(
                 "of {} names {} were made by this doctor and by one on {}",
                 met.names, met.shared, met.host
             ),
             "a lock here does not exclude: use a file on another drive",
         ),
-        Err(why) => {
-            let found = format!("the race failed: {}", words(&why));
-            Check::fail(NAME, found, advice(&why, "try another drive"))
-        }
+        Err(why) => refused("the race failed", &why, "try another drive"),
     }
 }

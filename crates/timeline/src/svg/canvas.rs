@@ -1,10 +1,9 @@
-//! Shapes as SVG text, the time axis, and the legend.
+//! Shapes as SVG text, and the time axis.
 
 use std::fmt::Write as _;
 
-use super::{NEXT, RIGHT, WIDTH, bell, colour, cross, hung};
-use crate::record;
-use crate::{At, Tenure, Timeline};
+use crate::At;
+use crate::text::part;
 use trafficcop_core::util::is_unprintable;
 
 #[derive(Debug, Default)]
@@ -58,55 +57,79 @@ pub(super) fn escaped(text: &str) -> String {
 
 impl Canvas {
     /// Draws a rectangle; `more` are attributes, `title` is the tooltip, line by line.
-    pub(super) fn rect(&mut self, at: (f64, f64), size: (f64, f64), more: &str, title: &str) {
+    pub(super) fn rect(
+        &mut self,
+        (x, y): (f64, f64),
+        (wide, high): (f64, f64),
+        more: &str,
+        title: &str,
+    ) {
+        // A browser does not show an element with a negative width.
+        let wide = wide.max(0.0);
         let _ = write!(
             self.body,
-            r#"<rect x="{:.1}" y="{:.1}" width="{:.1}" height="{:.1}" {more}"#,
-            at.0,
-            at.1,
-            // A browser does not show an element with a negative width.
-            size.0.max(0.0),
-            size.1
+            r#"<rect x="{x:.1}" y="{y:.1}" width="{wide:.1}" height="{high:.1}" {more}"#
         );
         self.close("rect", title);
     }
 
-    pub(super) fn line(&mut self, from: (f64, f64), to: (f64, f64), more: &str) {
+    pub(super) fn line(&mut self, (x1, y1): (f64, f64), (x2, y2): (f64, f64), more: &str) {
         let _ = writeln!(
             self.body,
-            r#"<line x1="{:.1}" y1="{:.1}" x2="{:.1}" y2="{:.1}" {more}/>"#,
-            from.0, from.1, to.0, to.1
+            r#"<line x1="{x1:.1}" y1="{y1:.1}" x2="{x2:.1}" y2="{y2:.1}" {more}/>"#
         );
     }
 
-    pub(super) fn path(&mut self, d: &str, more: &str, title: &str) {
+    fn path(&mut self, d: &str, more: &str, title: &str) {
         let _ = write!(self.body, r#"<path d="{d}" {more}"#);
         self.close("path", title);
     }
 
-    pub(super) fn text(&mut self, at: (f64, f64), size: f64, more: &str, text: &str) {
+    pub(super) fn text(&mut self, (x, y): (f64, f64), size: f64, more: &str, text: &str) {
         if text.is_empty() {
             return;
         }
+        let text = escaped(text);
         let _ = writeln!(
             self.body,
-            r#"<text x="{:.1}" y="{:.1}" font-size="{size}" {more}>{}</text>"#,
-            at.0,
-            at.1,
-            escaped(text)
+            r#"<text x="{x:.1}" y="{y:.1}" font-size="{size}" {more}>{text}</text>"#
         );
     }
 
-    pub(super) fn spans(&mut self, at: (f64, f64), size: f64, parts: &[(&str, &str)]) {
+    pub(super) fn spans(&mut self, (x, y): (f64, f64), size: f64, parts: &[(&str, &str)]) {
         let _ = write!(
             self.body,
-            r#"<text x="{:.1}" y="{:.1}" font-size="{size}" xml:space="preserve">"#,
-            at.0, at.1
+            r#"<text x="{x:.1}" y="{y:.1}" font-size="{size}" xml:space="preserve">"#
         );
         for (more, text) in parts {
             let _ = write!(self.body, "<tspan {more}>{}</tspan>", escaped(text));
         }
         self.body.push_str("</text>\n");
+    }
+
+    pub(super) fn cross(&mut self, x: f64, y: f64, title: &str) {
+        let (left, right, top, low) = (x - 4.5, x + 4.5, y - 4.5, y + 4.5);
+        let d = format!(
+            "M{left:.1} {top:.1}L{right:.1} {low:.1}M{left:.1} {low:.1}L{right:.1} {top:.1}"
+        );
+        let more = r#"class="bad-line" stroke-width="2.4" stroke-linecap="round""#;
+        self.path(&d, more, title);
+    }
+
+    pub(super) fn bell(&mut self, x: f64, y: f64) {
+        let (left, right, top, low) = (x - 5.0, x + 5.0, y - 14.0, y + 3.0);
+        let (clapper, below) = (x - 1.5, y + 5.0);
+        let d = format!(
+            "M{left:.1} {low:.1}Q{x:.1} {top:.1} {right:.1} {low:.1}ZM{clapper:.1} {below:.1}h3"
+        );
+        let more = r#"class="bell" stroke-width="1.4" stroke-linejoin="round""#;
+        self.path(&d, more, "heard the holder's doorbell");
+    }
+
+    pub(super) fn hung(&mut self, x: f64, y: f64) {
+        let d = format!("M{:.1} {y:.1}l5.5 -6.5l5.5 6.5l-5.5 6.5Z", x - 5.5);
+        let more = r#"class="hung" stroke-width="1.6" stroke-linejoin="round""#;
+        self.path(&d, more, "the command did not work any more");
     }
 
     fn close(&mut self, element: &str, title: &str) {
@@ -178,121 +201,15 @@ impl Axis {
 }
 
 fn label(at: At, step: i64) -> String {
-    let text = record::spelt(at);
-    let part = if step >= 86400 * SECOND {
-        text.get(5..10)
-    } else if step >= 60 * SECOND {
-        text.get(11..16)
-    } else if step >= SECOND {
-        text.get(11..19)
-    } else {
-        text.get(11..23)
-    };
-    part.unwrap_or_default().to_owned()
-}
-
-pub(super) fn legend(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
-    let tenures = || timeline.locks.iter().flat_map(|lock| &lock.tenures);
-    let solid = &*format!(r#"fill="{}" rx="3""#, colour(0));
-    let unseen = &*format!(
-        r#"fill="{0}" fill-opacity=".14" stroke="{0}" stroke-dasharray="4 3" rx="3""#,
-        colour(0)
-    );
-    let overlap = r#"class="overlap" fill-opacity=".42""#;
-    let band = |more| Sample::Bands(vec![(0.0, more)]);
-    let tracks = || timeline.locks.iter().flat_map(|lock| &lock.tracks);
-    let items = [
-        (true, band(solid), "in control, with its token"),
-        (true, Sample::Life, "standing by"),
-        (
-            timeline.locks.iter().any(|lock| lock.tenures.len() > 1),
-            Sample::HandOver,
-            "control goes over",
-        ),
-        (
-            tenures().any(|tenure| !tenure.drains.is_empty()),
-            Sample::Bands(vec![(0.0, solid), (0.0, r#"fill="url(#drain)""#)]),
-            "being stopped",
-        ),
-        (
-            tenures().any(|tenure| !tenure.doubts.is_empty()),
-            Sample::Bands(vec![(0.0, solid), (8.0, r#"class="doubt""#)]),
-            "the store does not answer",
-        ),
-        (
-            tenures().any(|tenure| !tenure.hangs.is_empty()),
-            Sample::Hung,
-            "the command hangs",
-        ),
-        (
-            tenures().any(Tenure::is_unseen),
-            Sample::Unseen(unseen),
-            "last heard of; over by then",
-        ),
-        (
-            tracks().any(|track| !track.rings.is_empty()),
-            Sample::Bell,
-            "heard the holder's doorbell",
-        ),
-        (
-            timeline.locks.iter().any(|lock| !lock.gaps.is_empty()),
-            band(r#"class="nobody""#),
-            "no holder",
-        ),
-        (
-            timeline.locks.iter().any(|lock| !lock.overlaps.is_empty()),
-            band(overlap),
-            "two in control",
-        ),
-    ];
-    let items = || items.iter().filter(|(there, ..)| *there);
-    // Widths are only estimates, and would leave uneven gaps.
-    let widest = items().map(|(.., text)| text_width(text, 12.0));
-    let column = widest.fold(0.0, f64::max) + 32.0 + 10.0;
-    let columns = ((WIDTH - 2.0 * RIGHT) / column).floor().max(1.0) as usize;
-    let mut y = top + 2.0;
-    for (at, (_, sample, text)) in items().enumerate() {
-        if at > 0 && at % columns == 0 {
-            y += 22.0;
-        }
-        let x = RIGHT + (at % columns) as f64 * column;
-        sample.draw(canvas, (x, y));
-        canvas.text((x + 32.0, y + 10.0), 12.0, r#"class="dim""#, text);
-    }
-    y + 34.0
-}
-
-enum Sample<'a> {
-    /// Rectangles on top of each other: how far down each begins; all end at the same height.
-    Bands(Vec<(f64, &'a str)>),
-    Unseen(&'a str),
-    Life,
-    HandOver,
-    Bell,
-    Hung,
-}
-
-impl Sample<'_> {
-    fn draw(&self, canvas: &mut Canvas, (x, y): (f64, f64)) {
-        match self {
-            Sample::Bands(bands) => {
-                for (down, more) in bands {
-                    canvas.rect((x, y + down), (26.0, 12.0 - down), more, "");
-                }
-            }
-            Sample::Unseen(more) => {
-                canvas.rect((x, y), (26.0, 12.0), more, "");
-                cross(canvas, (x + 5.0, y + 6.0), "");
-            }
-            Sample::Life => {
-                let more = r#"class="life" stroke-width="2""#;
-                canvas.line((x, y + 6.0), (x + 26.0, y + 6.0), more);
-            }
-            Sample::HandOver => canvas.line((x + 13.0, y - 2.0), (x + 13.0, y + 14.0), NEXT),
-            Sample::Bell => bell(canvas, (x + 13.0, y + 6.0)),
-            Sample::Hung => hung(canvas, (x + 13.0, y + 6.0)),
-        }
-    }
+    part(
+        at,
+        match step / SECOND {
+            86400.. => 5..10,
+            60.. => 11..16,
+            1.. => 11..19,
+            _ => 11..23,
+        },
+    )
 }
 
 #[cfg(test)]

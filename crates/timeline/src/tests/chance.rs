@@ -90,7 +90,7 @@ proptest! {
         prop_assert_eq!(timeline.has_overlap(), pairs > 0);
         for gap in &only(&timeline).gaps {
             for tenure in &only(&timeline).tenures {
-                prop_assert!(gap.to <= tenure.from || tenure.to() <= gap.from);
+                prop_assert!(gap.to <= tenure.from || tenure.to <= gap.from);
             }
         }
     }

@@ -32,14 +32,13 @@ fn killed_tenure_ends_by_its_deadline_or_by_the_next_beginning() {
             .word(20, EventKind::CommandStarted);
         one
     };
-    let end = |timeline: &Timeline| only(timeline).tenures[0].end.clone();
+    let end = |timeline: &Timeline| {
+        let tenure = &only(timeline).tenures[0];
+        (tenure.to, tenure.end)
+    };
     let at = |tenths: i64| BOOTED + tenths * 100_000_000;
     let alone = told(&[&killed()]);
-    let unseen = |by, known_by| End::Unseen {
-        by: Some(by),
-        known_by,
-    };
-    assert_eq!(end(&alone), unseen(at(590), KnownBy::Deadline));
+    assert_eq!(end(&alone), (at(590), End::Deadline));
     assert!(
         text(&alone).contains("at the latest at its deadline"),
         "{}",
@@ -49,7 +48,7 @@ fn killed_tenure_ends_by_its_deadline_or_by_the_next_beginning() {
     let mut two = Pen::new("web2", "a");
     two.tenure(40, 90, 2);
     let timeline = told(&[&killed(), &two]);
-    assert_eq!(end(&timeline), unseen(at(40), KnownBy::Next));
+    assert_eq!(end(&timeline), (at(40), End::Next));
     let lock = only(&timeline);
     assert!(lock.gaps.is_empty() && lock.overlaps.is_empty());
     assert!(text(&timeline).ends_with("no overlap; 1 end not seen\n"));
@@ -57,7 +56,7 @@ fn killed_tenure_ends_by_its_deadline_or_by_the_next_beginning() {
     let mut two = Pen::new("web2", "a");
     two.tenure(620, 700, 2);
     let timeline = told(&[&killed(), &two]);
-    assert_eq!(end(&timeline), unseen(at(590), KnownBy::Deadline));
+    assert_eq!(end(&timeline), (at(590), End::Deadline));
     let [gap] = &only(&timeline).gaps[..] else {
         panic!("{timeline:?}")
     };
