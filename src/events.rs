@@ -470,6 +470,11 @@ mod tests {
     use crate::core::{Exit, HolderInfo, Unfit};
 
     impl EventLog {
+        /// Waits until all lines are written.
+        pub(crate) fn written(&self) {
+            self.writer.lines.finish(Duration::from_secs(60));
+        }
+
         fn told(&mut self, now: Instant, notice: &Notice, lock: &str) {
             self.observe(now, &Observation::Notice { notice, lock });
         }
@@ -492,7 +497,7 @@ mod tests {
             exit: 3,
         };
         log.observe(Instant::now(), &done);
-        log.writer.lines.finish(Duration::from_secs(60));
+        log.written();
         let text = std::fs::read_to_string(path).unwrap();
         text.lines()
             .map(|line| serde_json::from_str(line).unwrap())

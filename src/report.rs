@@ -402,8 +402,39 @@ impl Visit for LineFields {
 }
 
 #[cfg(test)]
-mod tests {
+pub(crate) mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+    use crate::util::lock;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            lock(&self.0).write(text)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    /// Returns the lines that `work` logs, as text and as JSON.
+    pub(crate) fn logged(work: impl FnOnce()) -> [String; 2] {
+        let lines = [Lines::default(), Lines::default()];
+        let layers = [false, true].map(|json| {
+            let to = lines[usize::from(json)].clone();
+            let reader = LogReader::Other;
+            let format = OneLine { json, reader };
+            tracing_subscriber::fmt::layer()
+                .event_format(format)
+                .with_writer(move || to.clone())
+        });
+        let both = tracing_subscriber::registry().with(Vec::from(layers));
+        tracing::subscriber::with_default(both.with(LevelFilter::DEBUG), work);
+        lines.map(|lines| String::from_utf8(lock(&lines.0).clone()).unwrap())
+    }
 
     #[test]
     fn each_reader_gets_a_suitable_prefix() {

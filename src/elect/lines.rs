@@ -109,7 +109,7 @@ pub(crate) fn fits(lock: &str) -> bool {
     serde_json::to_string(lock).is_ok_and(|text| text.len() <= LOCK_LIMIT)
 }
 
-pub(super) struct ReaderLog(pub(super) LogObserver);
+pub(crate) struct ReaderLog(pub(crate) LogObserver);
 
 impl Observer for ReaderLog {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
@@ -128,6 +128,17 @@ impl Observer for ReaderLog {
             _ => {}
         }
         self.0.observe(now, observation);
+    }
+}
+
+/// Returns the holder and its token, as far as known, if the reader is told to stand by.
+#[must_use]
+pub(crate) fn standby_behind(notice: &Notice) -> Option<(Option<&str>, Option<u64>)> {
+    match notice {
+        Notice::StandingBy(info) => Some((info.holder.as_deref(), info.token)),
+        // The holder is unknown, but not this instance.
+        Notice::Unfit(_) | Notice::Refused { .. } => Some((None, None)),
+        _ => None,
     }
 }
 

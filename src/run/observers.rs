@@ -366,6 +366,9 @@ impl Observer for StatusObserver {
     }
 }
 
+#[cfg(all(test, debug_assertions))]
+mod scene_tests;
+
 #[cfg(test)]
 mod tests {
     use super::*;

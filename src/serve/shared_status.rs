@@ -206,6 +206,16 @@ fn left(until: Instant, now: Instant) -> Option<Duration> {
 mod tests {
     use super::*;
 
+    impl SharedStatus {
+        /// Returns the status as it was written last, the page `/status`, and the page `/metrics`.
+        pub(crate) fn pages(&self) -> (Arc<Status>, String, String) {
+            let snapshot = self.snapshot();
+            let page = super::super::status(&snapshot).body;
+            let metrics = self.metrics.text(&snapshot);
+            (snapshot.status, page, metrics)
+        }
+    }
+
     fn at(seconds: u64) -> Instant {
         Instant::ZERO + Duration::from_secs(1000 + seconds)
     }

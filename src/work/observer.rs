@@ -23,7 +23,7 @@ pub(super) const DRAINING: &str = "draining";
 const REMINDER: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
-pub(super) struct WorkerObserver(Arc<Mutex<ObserverState>>);
+pub(crate) struct WorkerObserver(Arc<Mutex<ObserverState>>);
 
 struct ObserverState {
     status: Status,
@@ -79,7 +79,7 @@ impl WorkerObserver {
     }
 
     #[cfg(test)]
-    pub(super) fn of_nobody() -> WorkerObserver {
+    pub(crate) fn of_nobody() -> WorkerObserver {
         WorkerObserver(Arc::new(Mutex::new(ObserverState {
             status: Status::default(),
             failing: None,
@@ -206,7 +206,7 @@ impl WorkerObserver {
         drop(state.file.take());
     }
 
-    pub(super) fn message_observer(
+    pub(crate) fn message_observer(
         &self,
         id: &str,
         session: Option<&str>,
@@ -252,7 +252,7 @@ impl ObserverState {
     }
 }
 
-pub(super) struct MessageObserver {
+pub(crate) struct MessageObserver {
     observer: WorkerObserver,
     id: String,
     processor: usize,
