@@ -365,7 +365,6 @@ fn notices_of_a_tenure() -> Vec<Notice> {
         Unrecorded { why: why() },
         Pausing { until },
         NotDone,
-        LeftBehind,
         Overlapped,
         Released,
         FoundLost { why: why() },
