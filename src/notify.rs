@@ -22,9 +22,9 @@ use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Instant;
 use crate::core::{Notice, WatchdogWord, WorkloadEvent};
-use crate::driver::{Observation, Observer};
+use crate::driver::Observation;
 use crate::guardian::HealthCheck;
-use crate::report;
+use crate::report::{self, Fold, Happened};
 use crate::util::lock;
 pub(crate) use socket::{PRIVATE, Surroundings, VARIABLE};
 use socket::{Proxy, Socket};
@@ -287,7 +287,7 @@ impl ServiceManager {
         }
     }
 
-    fn notice(&self, now: Instant, notice: &Notice) {
+    fn notice(&self, notice: &Notice, text: &str) {
         self.0.with(|state| {
             let arrived = matches!(
                 notice,
@@ -300,16 +300,12 @@ impl ServiceManager {
             if arrived && state.ready == Ready::Standby {
                 state.is_ready();
             }
+            // Another notice resolves the doubt, or the next one repeats it.
+            state.doubt = None;
             match notice {
-                Notice::Doubt { .. } | Notice::Refused { .. } => {
-                    state.doubt = Some(report::text(notice, now))
-                }
-                Notice::Recovered => state.doubt = None,
-                _ => {
-                    state.words = report::text(notice, now);
-                    // The notice resolves the doubt, or the next one repeats it.
-                    state.doubt = None;
-                }
+                Notice::Doubt { .. } | Notice::Refused { .. } => state.doubt = Some(text.into()),
+                Notice::Recovered => {}
+                _ => text.clone_into(&mut state.words),
             }
             state.owe(Due::Now);
         });
@@ -373,10 +369,14 @@ impl ServiceManager {
     }
 }
 
-impl Observer for ServiceManager {
-    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
-        match *observation {
-            Observation::Notice { notice, .. } => self.notice(now, notice),
+impl Fold for ServiceManager {
+    fn take(&mut self, happened: &Happened<'_>) {
+        match *happened.observation {
+            Observation::Notice { notice, .. } => {
+                if let Some((_, text)) = &happened.row.line {
+                    self.notice(notice, text);
+                }
+            }
             Observation::Workload(event) => self.workload_event(0, event),
             Observation::Stops => self.stops(),
             Observation::Done { cause, exit, .. } => self.finish(cause, exit),

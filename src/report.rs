@@ -21,18 +21,18 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::clock::Instant;
-use crate::core::{Cause, Ending, Notice};
+use crate::core::{Cause, Ending};
 use crate::exit::ExitAction;
 pub(crate) use crate::util::plain;
 use crate::util::wall_clock;
 use stdio::Stderr;
 
+pub(crate) use happened::{Fold, Happened, Row};
 pub use log::MessageRow;
-pub(crate) use log::{LogObserver, message_notice, message_renewed, message_row};
+pub(crate) use log::{LogObserver, message_news, message_row};
 pub(crate) use stdio::answer;
 pub use stdio::{ask, is_unread, is_watched, last_words};
-pub(crate) use text::{event, failed, failing_health, not_started, recorded_health};
+pub(crate) use text::{failed, failing_health, not_started, recorded_health};
 
 /// Emits an event of any level: the macros of `tracing` need a constant.
 macro_rules! emit {
@@ -46,6 +46,7 @@ macro_rules! emit {
     };
 }
 
+mod happened;
 mod log;
 pub mod stdio;
 pub mod text;
@@ -173,10 +174,6 @@ pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
 /// Sets the values that every later line carries.
 pub fn context(context: Context) {
     let _ = CONTEXT.set(context);
-}
-
-pub(crate) fn text(notice: &Notice, now: Instant) -> String {
-    text::of_notice(notice, now).1
 }
 
 /// Logs the reason for the exit, unless the command's own end explains it, and returns the exit.

@@ -17,11 +17,11 @@ use crate::args;
 use crate::clock::Instant;
 use crate::core::{Cause, Notice, WorkloadEvent};
 use crate::deadline::{Deadline, VARIABLE};
-use crate::driver::{Observation, Observer};
+use crate::driver::Observation;
 use crate::exit::{self, ExitAction};
 use crate::host;
 use crate::report::stdio::{LineWriter, WriteProgress};
-use crate::report::{LogObserver, last, plain, text as wording};
+use crate::report::{Fold, Happened, LogObserver, last, plain, text as wording};
 use crate::util::wall_clock;
 
 const UNKNOWN: &str = "unknown";
@@ -111,9 +111,9 @@ pub(crate) fn fits(lock: &str) -> bool {
 
 pub(crate) struct ReaderLog(pub(crate) LogObserver);
 
-impl Observer for ReaderLog {
-    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
-        match observation {
+impl Fold for ReaderLog {
+    fn take(&mut self, happened: &Happened<'_>) {
+        match happened.observation {
             Observation::Workload(WorkloadEvent::LeftBehind) => return,
             Observation::Workload(WorkloadEvent::Lost) => {
                 return tracing::warn!(
@@ -121,13 +121,13 @@ impl Observer for ReaderLog {
                 );
             }
             Observation::Notice { notice, .. } => {
-                if let Some(words) = worded(notice, now) {
-                    return self.0.reworded(now, notice, words);
+                if let Some(words) = worded(notice, happened.now) {
+                    return self.0.reworded(happened, words);
                 }
             }
             _ => {}
         }
-        self.0.observe(now, observation);
+        self.0.take(happened);
     }
 }
 

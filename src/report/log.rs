@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::{Line, millis, text};
+use super::{Fold, Happened, Line, Row, millis, text};
 use crate::clock::Instant;
-use crate::core::{Exit, HealthEvent, Notice, Ring, WorkloadEvent};
-use crate::driver::{Observation, Observer};
+use crate::core::{Exit, Notice, Ring, WorkloadEvent};
+use crate::driver::Observation;
 use crate::units;
 
 #[derive(Default)]
@@ -58,8 +58,10 @@ impl LogObserver {
         }
     }
 
-    pub(crate) fn reworded(&self, now: Instant, notice: &Notice, (level, text): (Level, String)) {
-        self.line(now, Some(text::event(notice)), level, text).say();
+    /// Logs a change of state in other words.
+    pub(crate) fn reworded(&self, happened: &Happened<'_>, (level, text): (Level, String)) {
+        self.line(happened.now, happened.row.event(), level, text)
+            .say();
     }
 
     fn line(&self, now: Instant, event: Option<&'static str>, level: Level, text: String) -> Line {
@@ -71,9 +73,11 @@ impl LogObserver {
         }
     }
 
-    fn notice(&mut self, now: Instant, notice: &Notice) {
-        let (level, text) = text::of_notice(notice, now);
-        let mut line = self.line(now, Some(text::event(notice)), level, text);
+    fn notice(&mut self, now: Instant, notice: &Notice, row: &Row) {
+        let Some((level, text)) = row.line.clone() else {
+            return;
+        };
+        let mut line = self.line(now, row.event(), level, text);
         match notice {
             // It died of the signal that it was sent: no reason for a warning.
             Notice::CommandEnded(Exit::Signal(signal))
@@ -129,22 +133,7 @@ impl LogObserver {
                 (line.token, line.left) = (None, None);
             }
             Notice::Uncordoned | Notice::Fit => (line.token, line.left) = (None, None),
-            Notice::Doubt { .. }
-            | Notice::Refused { .. }
-            | Notice::Recovered
-            | Notice::CommandEnded(_)
-            | Notice::BackingOff { .. }
-            | Notice::Restarting
-            | Notice::RestartsSpent
-            | Notice::HookFailed(_)
-            | Notice::HoldOver
-            | Notice::Keeping { .. }
-            | Notice::Recorded { .. }
-            | Notice::Unrecorded { .. }
-            | Notice::Pausing { .. }
-            | Notice::NotDone
-            | Notice::LeftBehind
-            | Notice::Overlapped => {}
+            _ => {}
         }
         line.say();
     }
@@ -190,48 +179,35 @@ impl LogObserver {
     }
 }
 
-impl LogObserver {
-    fn health(&mut self, now: Instant, health: &HealthEvent) {
-        let (level, text) = match health {
-            HealthEvent::Answered { again: true } => {
-                (Level::INFO, "--health succeeds again".to_owned())
-            }
-            HealthEvent::Failed { number, .. } | HealthEvent::NotAsked { number, .. } => {
-                let text = text::failing_health(health).unwrap_or_default();
-                let is_news = *number == 1;
-                (if is_news { Level::WARN } else { Level::DEBUG }, text)
-            }
-            HealthEvent::Answered { .. } | HealthEvent::Hung(_) | HealthEvent::GuardianLost => {
-                return;
-            }
-        };
-        self.line(now, Some("health"), level, text).say();
-    }
-}
-
-impl Observer for LogObserver {
-    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
-        match *observation {
+impl Fold for LogObserver {
+    fn take(&mut self, happened: &Happened<'_>) {
+        let (now, row) = (happened.now, &happened.row);
+        match *happened.observation {
             Observation::Notice { notice, lock } => {
                 lock.clone_into(&mut self.lock);
-                self.notice(now, notice);
+                self.notice(now, notice, row);
             }
             Observation::Starts { kill_at, slot, .. } => self.starts(now, kill_at, slot),
             Observation::Extended { kill_at, .. } => {
                 self.tenure.deadline = Some(kill_at);
                 if let Some(left) = self.tenure.left(now) {
                     let text = format!("renewed: good for {}", text::left(left));
-                    self.line(now, Some("renewed"), Level::DEBUG, text).say();
+                    self.line(now, row.event(), Level::DEBUG, text).say();
                 }
             }
             Observation::Drains { kill_at } => self.tenure.grace = Some(kill_at),
             Observation::Rang(ring) => self.rang(now, ring),
-            Observation::Workload(WorkloadEvent::Health(health)) => self.health(now, health),
-            Observation::Workload(WorkloadEvent::LeftBehind) => {
-                self.notice(now, &Notice::LeftBehind);
-            }
             Observation::Workload(WorkloadEvent::Lost) => {
                 tracing::warn!("the guardian died or fell silent; killing the command");
+            }
+            Observation::Workload(event) => {
+                if let Some((level, text)) = row.line.clone() {
+                    let word = match event {
+                        WorkloadEvent::Health(_) => Some("health"),
+                        _ => row.event(),
+                    };
+                    self.line(now, word, level, text).say();
+                }
             }
             _ => {}
         }
@@ -339,21 +315,30 @@ pub(crate) fn message_row(row: &MessageRow) {
     }
 }
 
-/// Logs a notice, unless the message's own line reports it.
-pub(crate) fn message_notice(id: &str, notice: &Notice, now: Instant) {
-    let (level, text) = text::of_notice(notice, now);
-    if matches!(
-        notice,
-        Notice::InControl { .. } | Notice::CommandEnded(_) | Notice::Released
-    ) {
-        return;
+/// Logs what happened, unless the message's own line reports it.
+pub(crate) fn message_news(id: &str, happened: &Happened<'_>) {
+    let row = &happened.row;
+    match *happened.observation {
+        Observation::Notice {
+            notice: Notice::InControl { .. } | Notice::CommandEnded(_) | Notice::Released,
+            ..
+        } => {}
+        // The core reports failed renewals as doubt, once.
+        Observation::Renewed { reply: Ok(()), .. } => {
+            tracing::debug!(event = "renewed", message_id = id, "message {id}: renewed");
+        }
+        Observation::Workload(WorkloadEvent::Lost) => tracing::warn!(
+            "message {}: the guardian died or fell silent; killing the command",
+            super::plain(id)
+        ),
+        Observation::Notice { .. } | Observation::Workload(WorkloadEvent::LeftBehind) => {
+            if let Some((level, text)) = &row.line {
+                let (level, event) = (*level, row.event());
+                emit!(level, event, message_id = id, "message {id}: {text}");
+            }
+        }
+        _ => {}
     }
-    let event = text::event(notice);
-    emit!(level, event, message_id = id, "message {id}: {text}");
-}
-
-pub(crate) fn message_renewed(id: &str) {
-    tracing::debug!(event = "renewed", message_id = id, "message {id}: renewed");
 }
 
 #[cfg(test)]

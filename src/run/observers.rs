@@ -12,24 +12,24 @@ use tokio::task::JoinHandle;
 use crate::azure::scheduled_events::EventFollower;
 use crate::clock::{self, Instant};
 use crate::config::Config;
-use crate::core::{Cause, Cordon, Ending, HandOverReason, HealthEvent, Notice, WorkloadEvent};
+use crate::core::{Cordon, Ending, HealthEvent, Notice, WorkloadEvent};
 use crate::driver::{Observation, Observer};
 use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck};
 use crate::lease::{LeaseStore, StoreInfo, mount};
 use crate::notify::{ServiceManager, Surroundings};
-use crate::report;
+use crate::report::{self, Fold, Happened, Row};
 use crate::serve::SharedStatus;
 use crate::signals::Signals;
-use crate::status::{REFUSED, Status, StatusFile, UNFIT};
+use crate::status::{REFUSED, Status, StatusFile};
 
 // A machine about to freeze must not take over, and one without a metadata service must not wait long.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) struct Observers {
-    list: Vec<Box<dyn Observer>>,
+    list: Vec<Box<dyn Fold>>,
     service_manager: Option<ServiceManager>,
 }
 
@@ -39,7 +39,7 @@ impl Observers {
         config: &Config,
         store: &Arc<dyn LeaseStore>,
         guardian: &Guardian,
-        log: impl Observer + 'static,
+        log: impl Fold + 'static,
         shared_status: Option<Arc<SharedStatus>>,
     ) -> Observers {
         let candidate = &config.candidate;
@@ -88,7 +88,7 @@ impl Observers {
         observers
     }
 
-    fn add(&mut self, observer: Option<impl Observer + 'static>) {
+    fn add(&mut self, observer: Option<impl Fold + 'static>) {
         self.list.extend(observer.map(|one| Box::new(one) as _));
     }
 
@@ -150,8 +150,9 @@ impl Observers {
 
 impl Observer for Observers {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
+        let happened = Happened::new(now, observation);
         for one in &mut self.list {
-            one.observe(now, observation);
+            one.take(&happened);
         }
     }
 }
@@ -159,9 +160,9 @@ impl Observer for Observers {
 /// Tells whether this instance is out of the way.
 struct CordonObserver(watch::Sender<bool>);
 
-impl Observer for CordonObserver {
-    fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {
-        if let Observation::Notice { notice, .. } = observation {
+impl Fold for CordonObserver {
+    fn take(&mut self, happened: &Happened<'_>) {
+        if let Observation::Notice { notice, .. } = happened.observation {
             match notice {
                 Notice::Cordoned { .. } => drop(self.0.send_replace(true)),
                 Notice::Uncordoned => drop(self.0.send_replace(false)),
@@ -197,9 +198,9 @@ async fn warn_in_a_day(lock: String) {
     );
 }
 
-impl Observer for CleanedLockWarning {
-    fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {
-        match observation {
+impl Fold for CleanedLockWarning {
+    fn take(&mut self, happened: &Happened<'_>) {
+        match happened.observation {
             Observation::Workload(WorkloadEvent::Started { .. }) => {
                 let lock = &self.lock;
                 let begin = || tokio::spawn(warn_in_a_day(lock.clone()));
@@ -235,87 +236,50 @@ impl StatusObserver {
         }
     }
 
-    fn notice(&mut self, notice: &Notice) -> Option<&'static str> {
+    /// Takes a notice's values, and returns the state that it leads to.
+    fn notice(&mut self, notice: &Notice, row: &Row) -> Option<&'static str> {
         let status = &mut self.status;
-        let mut given_up = |cause| status.cause = Some(report::cause(&cause));
         match notice {
-            Notice::HoldOver => given_up(Cause::HandOver),
-            Notice::RestartsSpent => given_up(Cause::GivenUp(HandOverReason::RestartsSpent)),
-            Notice::HookFailed(how) => given_up(Cause::GivenUp(HandOverReason::HookFailed(*how))),
-            _ => {}
-        }
-        Some(match notice {
-            Notice::StandingBy(info) => {
-                status.holder.clone_from(&info.holder);
-                "standby"
-            }
+            Notice::StandingBy(info) => status.holder.clone_from(&info.holder),
             Notice::InControl { token } => {
-                // A script would take the last tenure's cause for this one's.
                 status.doorbell = None;
+                // A script would take the last tenure's cause for this one's.
                 (status.holder, status.token, status.cause) = (None, Some(*token), None);
                 if self.prepares {
-                    "preparing"
-                } else {
-                    "holding"
+                    return Some("preparing");
                 }
-            }
-            Notice::Draining(cause) => {
-                status.cause = Some(report::cause(cause));
-                "draining"
             }
             Notice::CommandEnded(exit) => {
                 status.command_exit = Some(exit.as_status());
                 status.command_pid = None;
-                "draining"
             }
-            Notice::BackingOff { .. } | Notice::Keeping { .. } | Notice::Pausing { .. } => {
-                "resting"
-            }
-            Notice::Unrecorded { .. } => "recording",
-            Notice::Restarting => "holding",
-            Notice::CoolingDown { .. } => "cooling down",
-            Notice::Cordoned { why } => {
-                (status.holder, status.cause) = (None, Some(why.clone()));
-                "cordoned"
-            }
-            Notice::Unfit(unfit) => {
-                let cause = report::cause(&Cause::Unfit(*unfit));
-                (status.holder, status.cause) = (None, Some(cause));
-                UNFIT
-            }
-            Notice::Refused { why, .. } => {
-                (status.holder, status.cause) = (None, Some(why.clone()));
-                REFUSED
+            Notice::Cordoned { .. } | Notice::Unfit(_) | Notice::Refused { .. } => {
+                status.holder = None;
             }
             Notice::Recovered if status.state != REFUSED => return None,
-            Notice::Uncordoned | Notice::Fit | Notice::Recovered => {
-                status.cause = None;
-                "standby"
-            }
-            Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => "released",
-            Notice::Overlapped => {
-                status.overlap = true;
-                "released"
-            }
-            Notice::HoldOver
-            | Notice::RestartsSpent
-            | Notice::HookFailed(_)
-            | Notice::Doubt { .. }
-            | Notice::Recorded { .. }
-            | Notice::NotDone
-            | Notice::LeftBehind => return None,
-        })
+            Notice::Uncordoned | Notice::Fit | Notice::Recovered => status.cause = None,
+            Notice::Overlapped => status.overlap = true,
+            _ => {}
+        }
+        row.state
     }
 }
 
-impl Observer for StatusObserver {
-    fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {
-        match *observation {
-            Observation::Begins => self.status.enter("standby"),
-            Observation::Notice { notice, .. } => match self.notice(notice) {
-                Some(state) => self.status.enter(state),
-                None => return,
-            },
+impl Fold for StatusObserver {
+    fn take(&mut self, happened: &Happened<'_>) {
+        let row = &happened.row;
+        let mut state = row.state;
+        if row.cause.is_some() {
+            self.status.cause.clone_from(&row.cause);
+        }
+        match *happened.observation {
+            Observation::Begins => {}
+            Observation::Notice { notice, .. } => {
+                state = self.notice(notice, row);
+                if state.is_none() {
+                    return;
+                }
+            }
             Observation::Rang(ring) => {
                 let heard = if ring.is_alive() { "heard" } else { "silent" };
                 // A silent doorbell is tried with each read of the lock.
@@ -328,7 +292,7 @@ impl Observer for StatusObserver {
                 WorkloadEvent::Started { pid } => {
                     self.status.command_pid = Some(*pid);
                     if self.status.state == "preparing" {
-                        self.status.enter("holding");
+                        state = Some("holding");
                     }
                 }
                 WorkloadEvent::Standby(pid) => self.status.standby_pid = *pid,
@@ -351,16 +315,13 @@ impl Observer for StatusObserver {
                 WorkloadEvent::LeftBehind | WorkloadEvent::Lost => {}
                 _ => return,
             },
-            Observation::Done {
-                cause,
-                overlap,
-                exit,
-            } => {
-                self.status.cause = Some(cause.to_owned());
+            Observation::Done { overlap, exit, .. } => {
                 (self.status.overlap, self.status.exit) = (overlap, Some(exit));
-                self.status.enter("done");
             }
             _ => return,
+        }
+        if let Some(state) = state {
+            self.status.enter(state);
         }
         self.write();
     }
@@ -380,7 +341,10 @@ mod tests {
             task: None,
         };
         let mut tell = |event| {
-            warning.observe(Instant::now(), &Observation::Workload(&event));
+            warning.take(&Happened::new(
+                Instant::ZERO,
+                &Observation::Workload(&event),
+            ));
             warning.task.is_some()
         };
         assert!(!tell(WorkloadEvent::Standby(None)), "it waits");
@@ -389,7 +353,7 @@ mod tests {
         warning.task = Some(tokio::spawn(std::future::ready(())));
         tokio::task::yield_now().await;
         let over = WorkloadEvent::TreeEmpty { at: Instant::ZERO };
-        warning.observe(Instant::now(), &Observation::Workload(&over));
+        warning.take(&Happened::new(Instant::ZERO, &Observation::Workload(&over)));
         assert!(warning.task.is_some());
     }
 

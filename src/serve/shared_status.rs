@@ -10,8 +10,9 @@ use std::time::Duration;
 use super::metrics::Metrics;
 use crate::clock::Instant;
 use crate::core::{Failure, HealthEvent, Notice, WorkloadEvent};
-use crate::driver::{Observation, Observer};
+use crate::driver::Observation;
 use crate::guardian::{HealthCheck, View, all_answer};
+use crate::report::{Fold, Happened};
 use crate::status::Status;
 use crate::util::lock;
 
@@ -133,9 +134,9 @@ impl SharedStatus {
     }
 }
 
-impl Observer for Arc<SharedStatus> {
-    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
-        SharedStatus::observe(self, now, observation);
+impl Fold for Arc<SharedStatus> {
+    fn take(&mut self, happened: &Happened<'_>) {
+        self.observe(happened.now, happened.observation);
     }
 }
 

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::config;
-use crate::core::{Failure, Notice, WorkloadEvent};
+use crate::core::Failure;
 use crate::driver::{Observation, Observer};
 use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck};
 use crate::notify::{Ready, ServiceManager, Surroundings};
-use crate::report::{self, MessageRow};
+use crate::report::{self, Fold, Happened, MessageRow};
 use crate::serve;
 use crate::status::{Status, StatusFile};
 use crate::util::lock;
@@ -196,11 +196,12 @@ impl WorkerObserver {
             overlap: false,
             exit: leave.status(),
         };
+        let done = Happened::new(Instant::now(), &done);
         if let Some(service_manager) = &mut state.service_manager {
-            service_manager.observe(Instant::now(), &done);
+            service_manager.take(&done);
         }
         if let Some(mut event_log) = state.event_log.take() {
-            event_log.observe(Instant::now(), &done);
+            event_log.take(&done);
         }
         // Dropping waits: a script that waits for this process reads the file next.
         drop(state.file.take());
@@ -260,30 +261,16 @@ pub(crate) struct MessageObserver {
 
 impl Observer for MessageObserver {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
-        let id = &self.id;
-        match *observation {
-            Observation::Notice { notice, .. } => report::message_notice(id, notice, now),
-            // The core reports failed renewals as doubt, once.
-            Observation::Renewed { reply: Ok(()), .. } => report::message_renewed(id),
-            Observation::Workload(event) => {
-                if let Some(service_manager) = &self.observer.state().service_manager {
-                    service_manager.workload_event(self.processor, event);
-                }
-                match event {
-                    WorkloadEvent::LeftBehind => {
-                        report::message_notice(id, &Notice::LeftBehind, now)
-                    }
-                    WorkloadEvent::Lost => tracing::warn!(
-                        "message {}: the guardian died or fell silent; killing the command",
-                        report::plain(id)
-                    ),
-                    _ => {}
-                }
-            }
-            // Receiving a message is no acquiring of a lock.
-            Observation::Acquired(_) => return,
-            _ => {}
+        // Receiving a message is no acquiring of a lock.
+        if let Observation::Acquired(_) = observation {
+            return;
         }
+        if let Observation::Workload(event) = observation
+            && let Some(service_manager) = &self.observer.state().service_manager
+        {
+            service_manager.workload_event(self.processor, event);
+        }
+        report::message_news(&self.id, &Happened::new(now, observation));
         if let Some(server) = &self.observer.state().server {
             server.shared_status().observe(now, observation);
         }

@@ -9,7 +9,8 @@ use super::*;
 use crate::core::Exit::{Code, Signal};
 use crate::core::Notice::*;
 use crate::core::{
-    Failed, Failure, Grant, HolderInfo, Hung, Outcome, ProbeFailure, Ring, TaskResult, Unfit,
+    Cause, Failed, Failure, Grant, HandOverReason, HolderInfo, Hung, Outcome, ProbeFailure, Ring,
+    TaskResult, Unfit,
 };
 use crate::elect::lines::{ReaderLog, is_of_the_child, standby_behind};
 use crate::guardian::View;
@@ -209,19 +210,19 @@ impl Scene {
     }
 
     fn observe_now(&mut self, observation: &Observation<'_>) {
-        let now = self.now;
-        self.shared_status.observe(now, observation);
-        let [text, json] = logged(|| self.log.observe(now, observation));
+        let happened = &Happened::new(self.now, observation);
+        self.shared_status.take(happened);
+        let [text, json] = logged(|| self.log.take(happened));
         self.write("log", &text);
         self.write("json", &json);
-        self.status.observe(now, observation);
-        self.service_manager.observe(now, observation);
+        self.status.take(happened);
+        self.service_manager.take(happened);
         let mut message = [0; 4096];
         while let Ok(length) = self.heard.recv(&mut message) {
             let said = String::from_utf8_lossy(&message[..length]).replace('\n', " ");
             self.write("systemd", &said);
         }
-        self.event_log.observe(now, observation);
+        self.event_log.take(happened);
         self.event_log.written();
         let (status, page, metrics) = self.shared_status.pages();
         let events = std::fs::read_to_string(self.place.path().join("events")).unwrap();
@@ -232,11 +233,11 @@ impl Scene {
             events,
         };
         self.changes(now_seen);
-        let [_, json] = logged(|| self.reader_log.observe(now, observation));
+        let [_, json] = logged(|| self.reader_log.take(happened));
         self.write("elect", &json);
-        let [_, json] = logged(|| self.message.observe(now, observation));
+        let [_, json] = logged(|| self.message.observe(self.now, observation));
         self.write("message", &json);
-        self.cordon.0.observe(now, observation);
+        self.cordon.0.take(happened);
         if self.cordon.1.has_changed().unwrap() {
             let idle = *self.cordon.1.borrow_and_update();
             self.write("idle", &idle.to_string());
