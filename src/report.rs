@@ -27,7 +27,7 @@ pub(crate) use crate::util::plain;
 use crate::util::wall_clock;
 use stdio::Stderr;
 
-pub(crate) use happened::{Fold, Happened, Row};
+pub(crate) use happened::{Fold, Happened, REFUSED, Row, UNFIT};
 pub use log::MessageRow;
 pub(crate) use log::{LogObserver, message_news, message_row};
 pub(crate) use stdio::answer;
@@ -399,7 +399,7 @@ impl Visit for LineFields {
 }
 
 #[cfg(test)]
-pub(crate) mod tests {
+mod tests {
     use std::sync::{Arc, Mutex};
 
     use super::*;
@@ -417,20 +417,22 @@ pub(crate) mod tests {
         }
     }
 
-    /// Returns the lines that `work` logs, as text and as JSON.
-    pub(crate) fn logged(work: impl FnOnce()) -> [String; 2] {
-        let lines = [Lines::default(), Lines::default()];
-        let layers = [false, true].map(|json| {
-            let to = lines[usize::from(json)].clone();
-            let reader = LogReader::Other;
-            let format = OneLine { json, reader };
-            tracing_subscriber::fmt::layer()
-                .event_format(format)
-                .with_writer(move || to.clone())
-        });
-        let both = tracing_subscriber::registry().with(Vec::from(layers));
-        tracing::subscriber::with_default(both.with(LevelFilter::DEBUG), work);
-        lines.map(|lines| String::from_utf8(lock(&lines.0).clone()).unwrap())
+    impl Format {
+        /// Returns the lines that `work` logs, as text and as JSON.
+        pub(crate) fn logged(work: impl FnOnce()) -> [String; 2] {
+            let lines = [Lines::default(), Lines::default()];
+            let layers = [false, true].map(|json| {
+                let to = lines[usize::from(json)].clone();
+                let reader = LogReader::Other;
+                let format = OneLine { json, reader };
+                tracing_subscriber::fmt::layer()
+                    .event_format(format)
+                    .with_writer(move || to.clone())
+            });
+            let both = tracing_subscriber::registry().with(Vec::from(layers));
+            tracing::subscriber::with_default(both.with(LevelFilter::DEBUG), work);
+            lines.map(|lines| String::from_utf8(lock(&lines.0).clone()).unwrap())
+        }
     }
 
     #[test]

@@ -121,8 +121,8 @@ impl Fold for ReaderLog {
                 );
             }
             Observation::Notice { notice, .. } => {
-                if let Some(words) = worded(notice, happened.now) {
-                    return self.0.reworded(happened, words);
+                if let Some(text) = worded(notice, happened.now) {
+                    return self.0.reworded(happened, text);
                 }
             }
             _ => {}
@@ -150,36 +150,28 @@ pub(crate) fn is_of_the_child(notice: &Notice) -> bool {
     )
 }
 
-fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
+/// Returns a notice in the words for a reader, where they differ.
+fn worded(notice: &Notice, now: Instant) -> Option<String> {
     match notice {
         Notice::Doubt {
             why,
             term_at: Some(at),
-        } => Some((
-            Level::WARN,
-            format!(
-                "cannot renew the lease: {why}; retrying, the reader is told to stop in {} if nothing changes",
-                wording::left(at.since(now))
-            ),
+        } => Some(format!(
+            "cannot renew the lease: {why}; retrying, the reader is told to stop in {} if nothing changes",
+            wording::left(at.since(now))
         )),
         Notice::Draining(Cause::CommandEnded) => None,
-        Notice::Draining(cause) => {
-            let level = if wording::is_asked(cause) {
-                Level::INFO
-            } else {
-                Level::WARN
-            };
-            let why = match cause {
-                Cause::Stopped(libc::SIGPIPE) => "it closed the pipe".to_owned(),
-                cause => wording::reason(cause, ""),
-            };
-            Some((level, format!("telling the reader to stop: {why}")))
+        Notice::Draining(Cause::Stopped(libc::SIGPIPE)) => {
+            Some("telling the reader to stop: it closed the pipe".to_owned())
         }
-        Notice::Overlapped => Some((
-            Level::ERROR,
+        Notice::Draining(cause) => {
+            let why = wording::reason(cause, "");
+            Some(format!("telling the reader to stop: {why}"))
+        }
+        Notice::Overlapped => Some(
             "the reader may have acted at the same time as another holder's: check what both have written"
                 .to_owned(),
-        )),
+        ),
         _ => None,
     }
 }
@@ -343,13 +335,12 @@ mod tests {
     #[test]
     fn log_names_the_reader() {
         let now = Instant::from_nanos(1);
-        let (level, text) = worded(&Notice::Draining(Cause::Stopped(15)), now).unwrap();
-        assert_eq!(level, Level::INFO);
+        let text = worded(&Notice::Draining(Cause::Stopped(15)), now).unwrap();
         assert!(
             text.contains("reader") && text.contains("SIGTERM"),
             "{text}"
         );
-        let (_, text) = worded(&Notice::Draining(Cause::Stopped(13)), now).unwrap();
+        let text = worded(&Notice::Draining(Cause::Stopped(13)), now).unwrap();
         assert!(text.contains("closed the pipe"), "{text}");
         assert!(worded(&Notice::Released, now).is_none());
     }

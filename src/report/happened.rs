@@ -4,6 +4,7 @@
 //! A new notice needs one row in [`of_notice`], and a new event of the workload one in [`of_workload`].
 
 use tracing::Level;
+use trafficcop_timeline::record::{EventKind, Record};
 
 use super::text::{
     HELD_LONG_ENOUGH, RESTARTS_SPENT, behind, failing_health, hook_failed, is_asked, left, not_fit,
@@ -12,9 +13,12 @@ use super::text::{
 use crate::clock::Instant;
 use crate::core::{Cause, Exit, Failed, HealthEvent, Notice, Outcome, Ring, Unfit, WorkloadEvent};
 use crate::driver::Observation;
-use crate::events::{EventKind, Record};
-use crate::status::{REFUSED, UNFIT};
 use crate::units::signal_name;
+
+/// State while `--if` refuses this machine.
+pub(crate) const UNFIT: &str = "unfit";
+/// State while the store refuses a credential that it accepted before.
+pub(crate) const REFUSED: &str = "refused";
 
 /// Receiver of what happened, which must neither wait nor decide anything.
 pub(crate) trait Fold: Send {

@@ -59,9 +59,11 @@ impl LogObserver {
     }
 
     /// Logs a change of state in other words.
-    pub(crate) fn reworded(&self, happened: &Happened<'_>, (level, text): (Level, String)) {
-        self.line(happened.now, happened.row.event(), level, text)
-            .say();
+    pub(crate) fn reworded(&self, happened: &Happened<'_>, text: String) {
+        if let Some((level, _)) = happened.row.line {
+            let event = happened.row.event();
+            self.line(happened.now, event, level, text).say();
+        }
     }
 
     fn line(&self, now: Instant, event: Option<&'static str>, level: Level, text: String) -> Line {

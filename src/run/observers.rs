@@ -328,7 +328,8 @@ impl Fold for StatusObserver {
 }
 
 #[cfg(all(test, debug_assertions))]
-mod scene_tests;
+#[path = "observers/scenes/tests.rs"]
+mod scenes;
 
 #[cfg(test)]
 mod tests {

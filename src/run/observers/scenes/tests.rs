@@ -1,4 +1,4 @@
-//! Everything that can happen to an instance, with all that its observers write of it: `scenes.txt`, which
+//! Everything that can happen to an instance, with all that its observers write of it: `expected.txt`, which
 //! `BLESS=1` rewrites.
 
 use std::collections::BTreeSet;
@@ -15,11 +15,10 @@ use crate::core::{
 use crate::elect::lines::{ReaderLog, is_of_the_child, standby_behind};
 use crate::guardian::View;
 use crate::notify::Ready;
-use crate::report::LogObserver;
-use crate::report::tests::logged;
+use crate::report::{Format as LogFormat, LogObserver};
 use crate::work::observer::{MessageObserver, WorkerObserver};
 
-const EXPECTED: &str = "src/run/observers/scenes.txt";
+const EXPECTED: &str = "src/run/observers/scenes/expected.txt";
 const LOCK: &str = "file:/x";
 
 struct Nowhere;
@@ -212,7 +211,7 @@ impl Scene {
     fn observe_now(&mut self, observation: &Observation<'_>) {
         let happened = &Happened::new(self.now, observation);
         self.shared_status.take(happened);
-        let [text, json] = logged(|| self.log.take(happened));
+        let [text, json] = LogFormat::logged(|| self.log.take(happened));
         self.write("log", &text);
         self.write("json", &json);
         self.status.take(happened);
@@ -233,9 +232,9 @@ impl Scene {
             events,
         };
         self.changes(now_seen);
-        let [_, json] = logged(|| self.reader_log.take(happened));
+        let [_, json] = LogFormat::logged(|| self.reader_log.take(happened));
         self.write("elect", &json);
-        let [_, json] = logged(|| self.message.observe(self.now, observation));
+        let [_, json] = LogFormat::logged(|| self.message.observe(self.now, observation));
         self.write("message", &json);
         self.cordon.0.take(happened);
         if self.cordon.1.has_changed().unwrap() {
