@@ -23,7 +23,7 @@ use crate::background_writer::BackgroundWriter;
 use crate::clock::Instant;
 use crate::core::{Cause, Notice};
 use crate::driver::Observation;
-use crate::report::{self, Fold, Happened, MessageRow};
+use crate::report::{self, Fold, Happened, MessageRow, Place};
 use crate::util::is_same_file;
 use record::VERSION;
 
@@ -144,21 +144,22 @@ impl Fold for EventLog {
             return self.append(record.clone());
         };
         lock.clone_into(&mut self.instance.lock);
-        match notice {
-            // Two records, so that a search finds every loss, whatever it ended.
-            Notice::Draining(Cause::Lost { .. }) => self.append(Record {
-                event: EventKind::Lost,
+        if let Place::First | Place::Outside = happened.row.place {
+            self.instance.token = None;
+        }
+        // Two records, so that a search finds every loss, whatever it ended.
+        if let Notice::Draining(Cause::Lost { .. }) = notice {
+            let event = EventKind::Lost;
+            self.append(Record {
+                event,
                 ..record.clone()
-            }),
-            Notice::StandingBy(_) | Notice::Cordoned { .. } | Notice::Unfit(_) => {
-                self.instance.token = None;
-            }
-            Notice::InControl { token } => self.instance.token = Some(*token),
-            _ => {}
+            });
         }
         self.append(record.clone());
-        if let Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } = notice {
-            self.instance.token = None;
+        match happened.row.place {
+            Place::First => self.instance.token = record.token,
+            Place::Last => self.instance.token = None,
+            Place::Within | Place::Outside => {}
         }
     }
 }

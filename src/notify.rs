@@ -24,7 +24,7 @@ use crate::clock::Instant;
 use crate::core::{Notice, WatchdogWord, WorkloadEvent};
 use crate::driver::Observation;
 use crate::guardian::HealthCheck;
-use crate::report::{self, Fold, Happened};
+use crate::report::{self, Fold, Happened, Place, Row};
 use crate::util::lock;
 pub(crate) use socket::{PRIVATE, Surroundings, VARIABLE};
 use socket::{Proxy, Socket};
@@ -287,17 +287,12 @@ impl ServiceManager {
         }
     }
 
-    fn notice(&self, notice: &Notice, text: &str) {
+    fn notice(&self, notice: &Notice, row: &Row) {
+        let text = row.line.as_ref().map_or("", |(_, text)| text);
         self.0.with(|state| {
-            let arrived = matches!(
-                notice,
-                Notice::StandingBy(_)
-                    | Notice::InControl { .. }
-                    | Notice::Cordoned { .. }
-                    | Notice::Unfit(_)
-            );
             // Standing by, cordoned or unfit is sound, too: systemd must not wait for a fail-over.
-            if arrived && state.ready == Ready::Standby {
+            let has_arrived = matches!(row.place, Place::First | Place::Outside);
+            if has_arrived && state.ready == Ready::Standby {
                 state.is_ready();
             }
             // Another notice resolves the doubt, or the next one repeats it.
@@ -372,11 +367,7 @@ impl ServiceManager {
 impl Fold for ServiceManager {
     fn take(&mut self, happened: &Happened<'_>) {
         match *happened.observation {
-            Observation::Notice { notice, .. } => {
-                if let Some((_, text)) = &happened.row.line {
-                    self.notice(notice, text);
-                }
-            }
+            Observation::Notice { notice, .. } => self.notice(notice, &happened.row),
             Observation::Workload(event) => self.workload_event(0, event),
             Observation::Stops => self.stops(),
             Observation::Done { cause, exit, .. } => self.finish(cause, exit),

@@ -44,6 +44,16 @@ impl<'a> Happened<'a> {
     }
 }
 
+/// Place of a notice in the tenures of its instance, whose token the logs show.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) enum Place {
+    #[default]
+    Within,
+    First,
+    Last,
+    Outside,
+}
+
 /// Words and values that observers tell. The default tells nothing.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Row {
@@ -51,6 +61,7 @@ pub(crate) struct Row {
     pub(crate) record: Option<Record>,
     /// Line of the log; of a notice also the service manager's status.
     pub(crate) line: Option<(Level, String)>,
+    pub(crate) place: Place,
     /// New state in the status file.
     pub(crate) state: Option<&'static str>,
     /// New cause in the status file.
@@ -117,6 +128,11 @@ impl Row {
 
     fn line(mut self, level: Level, text: impl Into<String>) -> Row {
         self.line = Some((level, text.into()));
+        self
+    }
+
+    fn place(mut self, place: Place) -> Row {
+        self.place = place;
         self
     }
 
@@ -187,14 +203,16 @@ macro_rules! rows {
     };
 }
 
-/// Returns the row of a notice. `state`, `because`, `why`, `explained` and `with` are methods of [`Row`].
+/// Returns the row of a notice: event, level and text, and calls of methods of [`Row`].
 pub(super) fn of_notice(now: Instant, notice: &Notice) -> Row {
+    use Place::{First, Last, Outside};
     let span = |until: &Instant| left(until.since(now));
     rows! { now, notice;
         Notice::StandingBy(info) => Standby, warn_if(info.foreign.is_some()), ("standing by{}", behind(info)),
-            state("standby"), with(|record| (record.holder, record.token) = (info.holder.clone(), info.token));
+            place(Outside), state("standby"),
+            with(|record| (record.holder, record.token) = (info.holder.clone(), info.token));
         Notice::InControl { token } => Holding, INFO, ("in control, token {token}"),
-            state("holding"), with(|record| record.token = Some(*token));
+            place(First), state("holding"), with(|record| record.token = Some(*token));
         Notice::Doubt { why, term_at: Some(at) } => Doubt, WARN,
             ("cannot renew the lease: {why}; retrying, the command is stopped in {} if nothing changes", span(at)),
             because(why);
@@ -234,12 +252,12 @@ pub(super) fn of_notice(now: Instant, notice: &Notice) -> Row {
         Notice::HoldOver => HandingOver, INFO, ("{HELD_LONG_ENOUGH}"), explained(), why(HELD_LONG_ENOUGH);
         Notice::CoolingDown { until } => CoolingDown, INFO,
             ("cooling down for {} before competing again", span(until)), state("cooling down"), explained();
-        Notice::Cordoned { why } => Cordoned, INFO, ("cordoned: {why}"), state("cordoned"), why(why);
+        Notice::Cordoned { why } => Cordoned, INFO, ("cordoned: {why}"), place(Outside), state("cordoned"), why(why);
         Notice::Uncordoned => Competing, INFO,
-            ("nothing is announced for this machine any more: competing again"), state("standby");
+            ("nothing is announced for this machine any more: competing again"), place(Outside), state("standby");
         Notice::Unfit(unfit) => Unfit, warn_if(!is_answer(*unfit)),
-            ("not fit to take control: {}", not_fit(*unfit)), state(UNFIT), why(&not_fit(*unfit));
-        Notice::Fit => Competing, INFO, ("fit to take control: competing again"), state("standby");
+            ("not fit to take control: {}", not_fit(*unfit)), place(Outside), state(UNFIT), why(&not_fit(*unfit));
+        Notice::Fit => Competing, INFO, ("fit to take control: competing again"), place(Outside), state("standby");
         Notice::Recorded { outcome: Outcome { exit: Exit::Code(0), .. }, .. } => Recorded, INFO,
             ("recorded that the task is done"), explained();
         Notice::Recorded { outcome: Outcome { over: false, .. }, attempt } => Recorded, WARN,
@@ -253,11 +271,11 @@ pub(super) fn of_notice(now: Instant, notice: &Notice) -> Row {
         Notice::Overlapped => Overlap, ERROR,
             ("the command may have run at the same time as another holder's: check what both have written"),
             state("released"), with(|record| record.overlap = Some(true));
-        Notice::Released => Released, INFO, ("gave the lock back"), state("released");
+        Notice::Released => Released, INFO, ("gave the lock back"), place(Last), state("released");
         Notice::FoundLost { why } => Lost, WARN,
-            ("another instance had the lease when it was given back: {why}"), state("released"), because(why);
+            ("another instance had the lease when it was given back: {why}"), place(Last), state("released"), because(why);
         Notice::LeftToRunOut { why } => LeftToRunOut, WARN,
-            ("the lease is not given back and will expire: {why}"), state("released"), because(why);
+            ("the lease is not given back and will expire: {why}"), place(Last), state("released"), because(why);
     }
 }
 

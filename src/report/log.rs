@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::{Fold, Happened, Line, Row, millis, text};
+use super::{Fold, Happened, Line, Place, Row, millis, text};
 use crate::clock::Instant;
 use crate::core::{Exit, Notice, Ring, WorkloadEvent};
 use crate::driver::Observation;
@@ -79,6 +79,12 @@ impl LogObserver {
         let Some((level, text)) = row.line.clone() else {
             return;
         };
+        if let Place::First | Place::Outside = row.place {
+            self.tenure = Tenure::default();
+        }
+        if let Notice::InControl { token } = notice {
+            self.tenure.token = Some(*token);
+        }
         let mut line = self.line(now, row.event(), level, text);
         match notice {
             // It died of the signal that it was sent: no reason for a warning.
@@ -91,20 +97,9 @@ impl LogObserver {
                 self.tenure.succeeded = true;
                 line.level = Level::DEBUG;
             }
-            Notice::InControl { token } => {
-                self.tenure = Tenure {
-                    token: Some(*token),
-                    ..Tenure::default()
-                };
-                line.token = Some(*token);
-                // `starts` follows in the same list of the core's actions.
-                self.pending = Some(line);
-                return;
-            }
             Notice::StandingBy(info) => {
-                self.tenure = Tenure::default();
                 // The holder's token.
-                (line.token, line.left) = (info.token, None);
+                line.token = info.token;
                 line.text += &text::other_command(info, super::command());
                 // An instance that looks once reports the holder at its end.
                 if self.looks_once {
@@ -120,22 +115,19 @@ impl LogObserver {
                     until(deadline, now),
                 ));
             }
+            Notice::Released if self.tenure.succeeded => line.level = Level::DEBUG,
+            Notice::CoolingDown { .. } => line.left = None,
+            _ => {}
+        }
+        match row.place {
+            // `starts` follows in the same list of the core's actions.
+            Place::First => return self.pending = Some(line),
             // This line still has the tenure's token, later ones do not.
-            Notice::Released if self.tenure.succeeded => {
-                self.tenure = Tenure::default();
-                (line.level, line.left) = (Level::DEBUG, None);
-            }
-            Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => {
+            Place::Last => {
                 self.tenure = Tenure::default();
                 line.left = None;
             }
-            Notice::CoolingDown { .. } => line.left = None,
-            Notice::Cordoned { .. } | Notice::Unfit(_) => {
-                self.tenure = Tenure::default();
-                (line.token, line.left) = (None, None);
-            }
-            Notice::Uncordoned | Notice::Fit => (line.token, line.left) = (None, None),
-            _ => {}
+            Place::Within | Place::Outside => {}
         }
         line.say();
     }
