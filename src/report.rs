@@ -27,7 +27,7 @@ pub(crate) use crate::util::plain;
 use crate::util::wall_clock;
 use stdio::Stderr;
 
-pub(crate) use happened::{Fold, Happened, Place, REFUSED, Row, UNFIT};
+pub(crate) use happened::{EventKind, Fold, Happened, Place, REFUSED, Row, UNFIT};
 pub use log::MessageRow;
 pub(crate) use log::{LogObserver, message_news, message_row};
 pub(crate) use stdio::answer;

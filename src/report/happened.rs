@@ -4,7 +4,8 @@
 //! A new notice needs one row in [`of_notice`], and a new event of the workload one in [`of_workload`].
 
 use tracing::Level;
-use trafficcop_timeline::record::{EventKind, Record};
+pub(crate) use trafficcop_timeline::record::EventKind;
+use trafficcop_timeline::record::Record;
 
 use super::text::{
     HELD_LONG_ENOUGH, RESTARTS_SPENT, behind, failing_health, hook_failed, is_asked, left, not_fit,

@@ -73,9 +73,9 @@ impl SharedStatus {
         lock(&self.known).status = status;
     }
 
-    pub(crate) fn observe(&self, now: Instant, observation: &Observation<'_>) {
+    pub(crate) fn take(&self, happened: &Happened<'_>) {
         let mut known = lock(&self.known);
-        let confirmed = match *observation {
+        let confirmed = match *happened.observation {
             Observation::Acquired(Ok(grant)) => Some(grant.t0),
             Observation::Renewed { t0, reply: Ok(()) } => Some(t0),
             _ => None,
@@ -85,7 +85,7 @@ impl SharedStatus {
             known.lease_until = self.term.map_or(Instant::FOREVER, |term| t0 + term);
             known.confirmed = t0;
         }
-        match *observation {
+        match *happened.observation {
             Observation::Notice {
                 notice: Notice::StandingBy(_) | Notice::InControl { .. },
                 ..
@@ -100,14 +100,14 @@ impl SharedStatus {
             } => known.lease_until = Instant::ZERO,
             Observation::Workload(WorkloadEvent::TreeStuck) => known.stuck = true,
             Observation::Workload(WorkloadEvent::Health(HealthEvent::Answered { .. })) => {
-                known.answered = now;
+                known.answered = happened.now;
             }
             Observation::Workload(WorkloadEvent::Health(HealthEvent::Hung(_))) => known.hung = true,
             Observation::Starts { .. } => (known.hung, known.answered) = (false, Instant::ZERO),
             _ => {}
         }
         drop(known);
-        self.metrics.observe(now, observation);
+        self.metrics.take(happened);
     }
 
     pub(super) async fn is_alive(&self) -> bool {
@@ -136,7 +136,7 @@ impl SharedStatus {
 
 impl Fold for Arc<SharedStatus> {
     fn take(&mut self, happened: &Happened<'_>) {
-        self.observe(happened.now, happened.observation);
+        SharedStatus::take(self, happened);
     }
 }
 

@@ -25,6 +25,7 @@ const REMINDER: Duration = Duration::from_secs(60);
 #[derive(Clone)]
 pub(crate) struct WorkerObserver(Arc<Mutex<ObserverState>>);
 
+#[derive(Default)]
 struct ObserverState {
     status: Status,
     /// Whether the queue was deleted, and when a failure was last logged.
@@ -62,7 +63,6 @@ impl WorkerObserver {
         }
         WorkerObserver(Arc::new(Mutex::new(ObserverState {
             status,
-            failing: None,
             file: config.status_file.clone().map(StatusFile::new),
             event_log: path.map(|path| EventLog::begin(path, who, EventKind::Working)),
             service_manager: ServiceManager::open(
@@ -74,20 +74,13 @@ impl WorkerObserver {
                 false,
                 config.source.lock_time(),
             ),
-            server: None,
+            ..ObserverState::default()
         })))
     }
 
     #[cfg(test)]
     pub(crate) fn of_nobody() -> WorkerObserver {
-        WorkerObserver(Arc::new(Mutex::new(ObserverState {
-            status: Status::default(),
-            failing: None,
-            file: None,
-            event_log: None,
-            service_manager: None,
-            server: None,
-        })))
+        WorkerObserver(Arc::default())
     }
 
     fn state(&self) -> MutexGuard<'_, ObserverState> {
@@ -270,9 +263,10 @@ impl Observer for MessageObserver {
         {
             service_manager.workload_event(self.processor, event);
         }
-        report::message_news(&self.id, &Happened::new(now, observation));
+        let happened = Happened::new(now, observation);
+        report::message_news(&self.id, &happened);
         if let Some(server) = &self.observer.state().server {
-            server.shared_status().observe(now, observation);
+            server.shared_status().take(&happened);
         }
     }
 }
