@@ -21,10 +21,10 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Instant;
-use crate::core::{Notice, WatchdogWord, WorkloadEvent};
+use crate::core::{WatchdogWord, WorkloadEvent};
 use crate::driver::Observation;
 use crate::guardian::HealthCheck;
-use crate::report::{self, Fold, Happened, Place, Row};
+use crate::report::{self, EventKind, Fold, Happened, Place, Row};
 use crate::util::lock;
 pub(crate) use socket::{PRIVATE, Surroundings, VARIABLE};
 use socket::{Proxy, Socket};
@@ -287,7 +287,7 @@ impl ServiceManager {
         }
     }
 
-    fn notice(&self, notice: &Notice, row: &Row) {
+    fn notice(&self, row: &Row) {
         let text = row.line.as_ref().map_or("", |(_, text)| text);
         self.0.with(|state| {
             // Standing by, cordoned or unfit is sound, too: systemd must not wait for a fail-over.
@@ -297,9 +297,9 @@ impl ServiceManager {
             }
             // Another notice resolves the doubt, or the next one repeats it.
             state.doubt = None;
-            match notice {
-                Notice::Doubt { .. } | Notice::Refused { .. } => state.doubt = Some(text.into()),
-                Notice::Recovered => {}
+            match row.event() {
+                Some(EventKind::Doubt) => state.doubt = Some(text.to_owned()),
+                Some(EventKind::Recovered) => {}
                 _ => text.clone_into(&mut state.words),
             }
             state.owe(Due::Now);
@@ -367,7 +367,7 @@ impl ServiceManager {
 impl Fold for ServiceManager {
     fn take(&mut self, happened: &Happened<'_>) {
         match *happened.observation {
-            Observation::Notice { notice, .. } => self.notice(notice, &happened.row),
+            Observation::Notice { .. } => self.notice(&happened.row),
             Observation::Workload(event) => self.workload_event(0, event),
             Observation::Stops => self.stops(),
             Observation::Done { cause, exit, .. } => self.finish(cause, exit),

@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::core::Notice;
 
 /// Returns a service manager's socket, and the handle that sends to it.
 fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, ServiceManager) {

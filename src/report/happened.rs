@@ -1,7 +1,7 @@
-//! [`Happened`]: an observation with all that is told of it. It is made once, in one place; the logs, the status
-//! file, the metrics, the service manager and the reader of `elect` get the same value.
+//! [`Happened`]: an observation with all that is told of it, made once for all observers.
 //!
-//! A new notice needs one row in [`of_notice`], and a new event of the workload one in [`of_workload`].
+//! Logs, status file, metrics and service manager are folds over it. A new notice needs one row in [`of_notice`], and
+//! a new event of the workload one in [`of_workload`].
 
 use tracing::Level;
 pub(crate) use trafficcop_timeline::record::EventKind;
@@ -45,7 +45,7 @@ impl<'a> Happened<'a> {
     }
 }
 
-/// Place of a notice in the tenures of its instance, whose token the logs show.
+/// Place of a notice in the tenures of its instance: the lines of a tenure have its token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Place {
     #[default]
@@ -169,9 +169,13 @@ impl Row {
         })
     }
 
+    pub(crate) fn event(&self) -> Option<EventKind> {
+        self.record.as_ref().map(|record| record.event)
+    }
+
     /// Word of the event in the logs.
-    pub(crate) fn event(&self) -> Option<&'static str> {
-        self.record.as_ref().map(|record| record.event.word())
+    pub(crate) fn word(&self) -> Option<&'static str> {
+        self.event().map(EventKind::word)
     }
 }
 
@@ -274,7 +278,8 @@ pub(super) fn of_notice(now: Instant, notice: &Notice) -> Row {
             state("released"), with(|record| record.overlap = Some(true));
         Notice::Released => Released, INFO, ("gave the lock back"), place(Last), state("released");
         Notice::FoundLost { why } => Lost, WARN,
-            ("another instance had the lease when it was given back: {why}"), place(Last), state("released"), because(why);
+            ("another instance had the lease when it was given back: {why}"),
+            place(Last), state("released"), because(why);
         Notice::LeftToRunOut { why } => LeftToRunOut, WARN,
             ("the lease is not given back and will expire: {why}"), place(Last), state("released"), because(why);
     }
@@ -308,16 +313,10 @@ fn of_workload(now: Instant, event: &WorkloadEvent) -> Row {
 
 fn of_health(now: Instant, health: &HealthEvent) -> Row {
     let failing = failing_health(health).unwrap_or_default();
-    let level = |number| {
-        if number == 1 {
-            Level::WARN
-        } else {
-            Level::DEBUG
-        }
-    };
+    let level = |number| if number == 1 { WARN } else { Level::DEBUG };
     match *health {
         HealthEvent::Answered { again: true } => {
-            Row::new(now, EventKind::Healthy).line(Level::INFO, "--health succeeds again")
+            Row::new(now, EventKind::Healthy).line(INFO, "--health succeeds again")
         }
         // Otherwise each WATCHDOG=1 would be a line.
         HealthEvent::Answered { again: false } => Row::default(),

@@ -6,7 +6,7 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::{Fold, Happened, Line, Place, Row, millis, text};
+use super::{Fold, Happened, Line, Place, millis, text};
 use crate::clock::Instant;
 use crate::core::{Exit, Notice, Ring, WorkloadEvent};
 use crate::driver::Observation;
@@ -60,10 +60,14 @@ impl LogObserver {
 
     /// Logs a change of state in other words.
     pub(crate) fn reworded(&self, happened: &Happened<'_>, text: String) {
-        if let Some((level, _)) = happened.row.line {
-            let event = happened.row.event();
-            self.line(happened.now, event, level, text).say();
+        if let Some(line) = self.told(happened) {
+            Line { text, ..line }.say();
         }
+    }
+
+    fn told(&self, happened: &Happened<'_>) -> Option<Line> {
+        let (level, text) = happened.row.line.clone()?;
+        Some(self.line(happened.now, happened.row.word(), level, text))
     }
 
     fn line(&self, now: Instant, event: Option<&'static str>, level: Level, text: String) -> Line {
@@ -75,17 +79,17 @@ impl LogObserver {
         }
     }
 
-    fn notice(&mut self, now: Instant, notice: &Notice, row: &Row) {
-        let Some((level, text)) = row.line.clone() else {
-            return;
-        };
-        if let Place::First | Place::Outside = row.place {
+    fn notice(&mut self, happened: &Happened<'_>, notice: &Notice) {
+        let (now, place) = (happened.now, happened.row.place);
+        if let Place::First | Place::Outside = place {
             self.tenure = Tenure::default();
         }
         if let Notice::InControl { token } = notice {
             self.tenure.token = Some(*token);
         }
-        let mut line = self.line(now, row.event(), level, text);
+        let Some(mut line) = self.told(happened) else {
+            return;
+        };
         match notice {
             // It died of the signal that it was sent: no reason for a warning.
             Notice::CommandEnded(Exit::Signal(signal))
@@ -119,7 +123,7 @@ impl LogObserver {
             Notice::CoolingDown { .. } => line.left = None,
             _ => {}
         }
-        match row.place {
+        match place {
             // `starts` follows in the same list of the core's actions.
             Place::First => return self.pending = Some(line),
             // This line still has the tenure's token, later ones do not.
@@ -175,18 +179,18 @@ impl LogObserver {
 
 impl Fold for LogObserver {
     fn take(&mut self, happened: &Happened<'_>) {
-        let (now, row) = (happened.now, &happened.row);
+        let now = happened.now;
         match *happened.observation {
             Observation::Notice { notice, lock } => {
                 lock.clone_into(&mut self.lock);
-                self.notice(now, notice, row);
+                self.notice(happened, notice);
             }
             Observation::Starts { kill_at, slot, .. } => self.starts(now, kill_at, slot),
             Observation::Extended { kill_at, .. } => {
                 self.tenure.deadline = Some(kill_at);
                 if let Some(left) = self.tenure.left(now) {
                     let text = format!("renewed: good for {}", text::left(left));
-                    self.line(now, row.event(), Level::DEBUG, text).say();
+                    self.line(now, Some("renewed"), Level::DEBUG, text).say();
                 }
             }
             Observation::Drains { kill_at } => self.tenure.grace = Some(kill_at),
@@ -195,12 +199,11 @@ impl Fold for LogObserver {
                 tracing::warn!("the guardian died or fell silent; killing the command");
             }
             Observation::Workload(event) => {
-                if let Some((level, text)) = row.line.clone() {
-                    let word = match event {
-                        WorkloadEvent::Health(_) => Some("health"),
-                        _ => row.event(),
-                    };
-                    self.line(now, word, level, text).say();
+                if let Some(mut line) = self.told(happened) {
+                    if let WorkloadEvent::Health(_) = event {
+                        line.event = Some("health");
+                    }
+                    line.say();
                 }
             }
             _ => {}
@@ -327,7 +330,7 @@ pub(crate) fn message_news(id: &str, happened: &Happened<'_>) {
         ),
         Observation::Notice { .. } | Observation::Workload(WorkloadEvent::LeftBehind) => {
             if let Some((level, text)) = &row.line {
-                let (level, event) = (*level, row.event());
+                let (level, event) = (*level, row.word());
                 emit!(level, event, message_id = id, "message {id}: {text}");
             }
         }

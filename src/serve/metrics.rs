@@ -231,8 +231,8 @@ impl Metrics {
     }
 
     pub(super) fn take(&self, happened: &Happened<'_>) {
-        if let Some(record) = &happened.row.record {
-            self.event(record.event);
+        if let Some(event) = happened.row.event() {
+            self.event(event);
         }
         match *happened.observation {
             Observation::Notice {

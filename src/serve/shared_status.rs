@@ -9,10 +9,10 @@ use std::time::Duration;
 
 use super::metrics::Metrics;
 use crate::clock::Instant;
-use crate::core::{Failure, HealthEvent, Notice, WorkloadEvent};
+use crate::core::{Failure, Grant, HealthEvent, WorkloadEvent};
 use crate::driver::Observation;
 use crate::guardian::{HealthCheck, View, all_answer};
-use crate::report::{Fold, Happened};
+use crate::report::{EventKind, Fold, Happened};
 use crate::status::Status;
 use crate::util::lock;
 
@@ -75,35 +75,28 @@ impl SharedStatus {
 
     pub(crate) fn take(&self, happened: &Happened<'_>) {
         let mut known = lock(&self.known);
-        let confirmed = match *happened.observation {
-            Observation::Acquired(Ok(grant)) => Some(grant.t0),
-            Observation::Renewed { t0, reply: Ok(()) } => Some(t0),
-            _ => None,
-        };
-        if let Some(t0) = confirmed {
-            // From the sending of the request: the store may count from then on.
-            known.lease_until = self.term.map_or(Instant::FOREVER, |term| t0 + term);
-            known.confirmed = t0;
-        }
         match *happened.observation {
-            Observation::Notice {
-                notice: Notice::StandingBy(_) | Notice::InControl { .. },
-                ..
-            } => known.competes = true,
-            Observation::Notice {
-                notice: Notice::Released | Notice::FoundLost { .. },
-                ..
+            Observation::Acquired(&Ok(Grant { t0, .. }))
+            | Observation::Renewed { t0, reply: Ok(()) } => {
+                // From the sending of the request: the store may count from then on.
+                known.lease_until = self.term.map_or(Instant::FOREVER, |term| t0 + term);
+                known.confirmed = t0;
             }
-            | Observation::Renewed {
+            Observation::Renewed {
                 reply: Err(Failure::Lost { .. } | Failure::Held(_)),
                 ..
             } => known.lease_until = Instant::ZERO,
-            Observation::Workload(WorkloadEvent::TreeStuck) => known.stuck = true,
             Observation::Workload(WorkloadEvent::Health(HealthEvent::Answered { .. })) => {
                 known.answered = happened.now;
             }
-            Observation::Workload(WorkloadEvent::Health(HealthEvent::Hung(_))) => known.hung = true,
-            Observation::Starts { .. } => (known.hung, known.answered) = (false, Instant::ZERO),
+            _ => {}
+        }
+        match happened.row.event() {
+            Some(EventKind::Standby | EventKind::Holding) => known.competes = true,
+            Some(EventKind::Released | EventKind::Lost) => known.lease_until = Instant::ZERO,
+            Some(EventKind::Starting) => (known.hung, known.answered) = (false, Instant::ZERO),
+            Some(EventKind::Hung) => known.hung = true,
+            Some(EventKind::TreeStuck) => known.stuck = true,
             _ => {}
         }
         drop(known);
