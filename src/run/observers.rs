@@ -2,6 +2,8 @@
 //!
 //! None may delay anything: the log drops lines that no reader takes, and threads write the files.
 
+mod status;
+
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,17 +14,18 @@ use tokio::task::JoinHandle;
 use crate::azure::scheduled_events::EventFollower;
 use crate::clock::{self, Instant};
 use crate::config::Config;
-use crate::core::{Cordon, Ending, HealthEvent, Notice, WorkloadEvent};
+use crate::core::{Cordon, Ending, Notice, WorkloadEvent};
 use crate::driver::{Observation, Observer};
 use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck};
 use crate::lease::{LeaseStore, StoreInfo, mount};
 use crate::notify::{ServiceManager, Surroundings};
-use crate::report::{self, Fold, Happened, Row};
+use crate::report::{self, Fold, Happened};
 use crate::serve::SharedStatus;
 use crate::signals::Signals;
-use crate::status::{REFUSED, Status, StatusFile};
+use crate::status::{Status, StatusFile};
+use status::StatusObserver;
 
 // A machine about to freeze must not take over, and one without a metadata service must not wait long.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
@@ -213,117 +216,6 @@ impl Fold for CleanedLockWarning {
             }
             _ => {}
         }
-    }
-}
-
-struct StatusObserver {
-    status: Status,
-    store: Arc<dyn LeaseStore>,
-    file: Option<StatusFile>,
-    shared_status: Option<Arc<SharedStatus>>,
-    prepares: bool,
-}
-
-impl StatusObserver {
-    fn write(&mut self) {
-        // With slots each tenure has another one.
-        self.status.lock = self.store.info().name;
-        if let Some(file) = &self.file {
-            file.write(&self.status);
-        }
-        if let Some(shared_status) = &self.shared_status {
-            shared_status.write(&self.status);
-        }
-    }
-
-    /// Takes a notice's values, and returns the state that it leads to.
-    fn notice(&mut self, notice: &Notice, row: &Row) -> Option<&'static str> {
-        let status = &mut self.status;
-        match notice {
-            Notice::StandingBy(info) => status.holder.clone_from(&info.holder),
-            Notice::InControl { token } => {
-                status.doorbell = None;
-                // A script would take the last tenure's cause for this one's.
-                (status.holder, status.token, status.cause) = (None, Some(*token), None);
-                if self.prepares {
-                    return Some("preparing");
-                }
-            }
-            Notice::CommandEnded(exit) => {
-                status.command_exit = Some(exit.as_status());
-                status.command_pid = None;
-            }
-            Notice::Cordoned { .. } | Notice::Unfit(_) | Notice::Refused { .. } => {
-                status.holder = None;
-            }
-            Notice::Recovered if status.state != REFUSED => return None,
-            Notice::Uncordoned | Notice::Fit | Notice::Recovered => status.cause = None,
-            Notice::Overlapped => status.overlap = true,
-            _ => {}
-        }
-        row.state
-    }
-}
-
-impl Fold for StatusObserver {
-    fn take(&mut self, happened: &Happened<'_>) {
-        let row = &happened.row;
-        let mut state = row.state;
-        if row.cause.is_some() {
-            self.status.cause.clone_from(&row.cause);
-        }
-        match *happened.observation {
-            Observation::Begins => {}
-            Observation::Notice { notice, .. } => {
-                state = self.notice(notice, row);
-                if state.is_none() {
-                    return;
-                }
-            }
-            Observation::Rang(ring) => {
-                let heard = if ring.is_alive() { "heard" } else { "silent" };
-                // A silent doorbell is tried with each read of the lock.
-                if self.status.doorbell.as_deref() == Some(heard) {
-                    return;
-                }
-                self.status.doorbell = Some(heard.to_owned());
-            }
-            Observation::Workload(event) => match event {
-                WorkloadEvent::Started { pid } => {
-                    self.status.command_pid = Some(*pid);
-                    if self.status.state == "preparing" {
-                        state = Some("holding");
-                    }
-                }
-                WorkloadEvent::Standby(pid) => self.status.standby_pid = *pid,
-                // `/leader` says yes only with a pid.
-                WorkloadEvent::TreeEmpty { .. } => {
-                    (self.status.command_pid, self.status.health) = (None, None);
-                }
-                WorkloadEvent::Health(health) => {
-                    let health = match health {
-                        HealthEvent::Answered { .. } => "ok",
-                        HealthEvent::Failed { .. } => "failing",
-                        HealthEvent::Hung(_) => "hung",
-                        HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => return,
-                    };
-                    if self.status.health.as_deref() == Some(health) {
-                        return;
-                    }
-                    self.status.health = Some(health.to_owned());
-                }
-                WorkloadEvent::LeftBehind | WorkloadEvent::Lost => {}
-                _ => return,
-            },
-            Observation::Done { overlap, exit, .. } => {
-                (self.status.overlap, self.status.exit) = (overlap, Some(exit));
-            }
-            _ => return,
-        }
-        if let Some(state) = state {
-            self.status.enter(state);
-        }
-        self.write();
     }
 }
 

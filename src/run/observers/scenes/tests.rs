@@ -9,8 +9,8 @@ use super::*;
 use crate::core::Exit::{Code, Signal};
 use crate::core::Notice::*;
 use crate::core::{
-    Cause, Failed, Failure, Grant, HandOverReason, HolderInfo, Hung, Outcome, ProbeFailure, Ring,
-    TaskResult, Unfit,
+    Cause, Failed, Failure, Grant, HandOverReason, HealthEvent, HolderInfo, Hung, Outcome,
+    ProbeFailure, Ring, TaskResult, Unfit,
 };
 use crate::elect::lines::{ReaderLog, is_of_the_child, standby_behind};
 use crate::guardian::View;
