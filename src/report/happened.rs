@@ -48,10 +48,14 @@ impl<'a> Happened<'a> {
 /// Place of a notice in the tenures of its instance: the lines of a tenure have its token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Place {
+    /// In a tenure, or in none.
     #[default]
     Within,
+    /// A tenure begins with it.
     First,
+    /// A tenure ends with it.
     Last,
+    /// No tenure: the one before is over.
     Outside,
 }
 
