@@ -48,14 +48,14 @@ impl<'a> Happened<'a> {
 /// Place of a notice in the tenures of its instance: the lines of a tenure have its token.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) enum Place {
-    /// In a tenure, or in none.
+    /// Neither begins nor ends a tenure.
     #[default]
     Within,
-    /// A tenure begins with it.
+    /// Begins a tenure.
     First,
-    /// A tenure ends with it.
+    /// Ends a tenure.
     Last,
-    /// No tenure: the one before is over.
+    /// Follows the end of a tenure, which may not have been reported.
     Outside,
 }
 

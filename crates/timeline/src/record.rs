@@ -75,7 +75,6 @@ macro_rules! words {
 
         impl EventKind {
             /// Returns the event's word.
-            #[must_use]
             pub fn word(self) -> &'static str {
                 match self {
                     $(EventKind::$variant => $word,)*
