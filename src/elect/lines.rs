@@ -335,7 +335,10 @@ mod tests {
     #[test]
     fn log_names_the_reader() {
         let now = Instant::from_nanos(1);
-        let text = worded(&Notice::Draining(Cause::Stopped(15)), now).unwrap();
+        let (notice, lock) = (&Notice::Draining(Cause::Stopped(15)), "file:/x");
+        let row = Happened::new(now, &Observation::Notice { notice, lock }).row;
+        assert_eq!(row.line.unwrap().0, Level::INFO);
+        let text = worded(notice, now).unwrap();
         assert!(
             text.contains("reader") && text.contains("SIGTERM"),
             "{text}"
