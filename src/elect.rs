@@ -23,7 +23,7 @@ pub(crate) use self::lines::announce;
 use self::lines::{BELIEVED, Here, ReaderLog, Role, TOLD};
 use crate::clock::Instant;
 use crate::config::{ANOTHER_S_LINK, Config, Telling, UsageError};
-use crate::core::{Cause, Deadlines, Ending, Exit, Notice, Tenure, WorkloadEvent};
+use crate::core::{Cause, Deadlines, Ending, Exit, Tenure, WorkloadEvent};
 use crate::doorbell::Doorbell;
 use crate::driver::{Observation, Observer, Start, Workload, drive};
 use crate::exit::{self, ExitAction};
@@ -244,23 +244,15 @@ struct StdoutObserver {
 
 impl Observer for StdoutObserver {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
-        match observation {
-            Observation::Notice {
-                notice: Notice::StandingBy(info),
-                ..
-            } => self
-                .lines_out
-                .with(|lines_out| lines_out.standby(info.holder.as_deref(), info.token)),
-            // The holder is unknown, but not this instance.
-            Observation::Notice {
-                notice: Notice::Unfit(_) | Notice::Refused { .. },
-                ..
-            } => self
-                .lines_out
-                .with(|lines_out| lines_out.standby(None, None)),
+        if let Observation::Notice { notice, .. } = observation {
+            if let Some((holder, token)) = lines::standby_behind(notice) {
+                self.lines_out
+                    .with(|lines_out| lines_out.standby(holder, token));
+            }
             // The status file does not show the child's end either.
-            Observation::Notice { notice, .. } if lines::is_of_the_child(notice) => return,
-            _ => {}
+            if lines::is_of_the_child(notice) {
+                return;
+            }
         }
         self.observers.observe(now, observation);
     }

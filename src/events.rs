@@ -21,10 +21,9 @@ use nix::fcntl::readlinkat;
 
 use crate::background_writer::BackgroundWriter;
 use crate::clock::Instant;
-use crate::core::doorbell::Ring;
-use crate::core::{Cause, HealthEvent, Notice, WorkloadEvent};
-use crate::driver::{Observation, Observer};
-use crate::report::{self, MessageRow};
+use crate::core::{Cause, Notice};
+use crate::driver::Observation;
+use crate::report::{self, Fold, Happened, MessageRow, Place};
 use crate::util::is_same_file;
 use record::VERSION;
 
@@ -48,7 +47,8 @@ pub struct Instance {
 /// The event log of an instance. Its drop waits a while for the last lines to be written.
 pub struct EventLog {
     writer: Writer,
-    common: Record,
+    /// Values that every line has.
+    instance: Record,
 }
 
 impl EventLog {
@@ -60,7 +60,7 @@ impl EventLog {
         let boot_id = std::fs::read_to_string(BOOT_ID).unwrap_or_default();
         let mut log = EventLog {
             writer: Writer::new(path),
-            common: Record {
+            instance: Record {
                 v: VERSION,
                 boot_id: boot_id.trim().to_owned(),
                 host: who.host,
@@ -72,139 +72,33 @@ impl EventLog {
                 ..Record::default()
             },
         };
-        log.tell(now, word, |_| {});
+        log.append(Record {
+            event: word,
+            boottime_ns: now.as_nanos(),
+            ..Record::default()
+        });
         log
     }
 
     /// Records the end of a message.
     pub fn message(&mut self, now: Instant, row: &MessageRow) {
-        self.tell(now, EventKind::Message, |record| {
-            record.message_id = Some(row.id.clone());
-            record.session_id.clone_from(&row.session);
-            record.attempt = Some(row.attempt);
-            record.outcome = Some(row.outcome.to_owned());
-            record.cause.clone_from(&row.reason);
-            record.command_exit = row.exit;
-            record.duration_ms = row.duration.map(report::millis);
-            record.renewals = Some(row.renewals);
-            record.overlap = row.overlap.then_some(true);
+        self.append(Record {
+            event: EventKind::Message,
+            boottime_ns: now.as_nanos(),
+            message_id: Some(row.id.clone()),
+            session_id: row.session.clone(),
+            attempt: Some(row.attempt),
+            outcome: Some(row.outcome.to_owned()),
+            cause: row.reason.clone(),
+            command_exit: row.exit,
+            duration_ms: row.duration.map(report::millis),
+            renewals: Some(row.renewals),
+            overlap: row.overlap.then_some(true),
+            ..Record::default()
         });
     }
 
-    fn notice(&mut self, now: Instant, notice: &Notice) {
-        match notice {
-            // `workload_event` records it.
-            Notice::LeftBehind => return,
-            // Two records, so that a search finds every loss, whatever it ended.
-            Notice::Draining(Cause::Lost { .. }) => self.because(now, EventKind::Lost, notice),
-            Notice::StandingBy(_) | Notice::Cordoned { .. } | Notice::Unfit(_) => {
-                self.common.token = None;
-            }
-            Notice::InControl { token } => self.common.token = Some(*token),
-            _ => {}
-        }
-        self.because(now, EventKind::of(report::event(notice)), notice);
-        if let Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } = notice {
-            self.common.token = None;
-        }
-    }
-
-    fn because(&mut self, now: Instant, word: EventKind, notice: &Notice) {
-        self.tell(now, word, |record| match notice {
-            Notice::StandingBy(info) => {
-                record.holder.clone_from(&info.holder);
-                record.token = info.token;
-            }
-            Notice::CommandEnded(exit) => record.command_exit = Some(exit.as_status()),
-            Notice::Overlapped => record.overlap = Some(true),
-            Notice::Unfit(unfit) => record.cause = Some(report::cause(&Cause::Unfit(*unfit))),
-            Notice::Draining(cause) => record.cause = Some(report::cause(cause)),
-            Notice::Doubt { why, .. }
-            | Notice::Refused { why, .. }
-            | Notice::Cordoned { why }
-            | Notice::FoundLost { why }
-            | Notice::LeftToRunOut { why } => record.cause = Some(why.clone()),
-            Notice::BackingOff { .. }
-            | Notice::Keeping { .. }
-            | Notice::Pausing { .. }
-            | Notice::Recorded { .. }
-            | Notice::Unrecorded { .. }
-            | Notice::NotDone
-            | Notice::RestartsSpent
-            | Notice::HookFailed(_)
-            | Notice::HoldOver
-            | Notice::CoolingDown { .. } => record.cause = Some(report::text(notice, now)),
-            Notice::InControl { .. }
-            | Notice::Recovered
-            | Notice::LeftBehind
-            | Notice::Restarting
-            | Notice::Uncordoned
-            | Notice::Fit
-            | Notice::Released => {}
-        });
-    }
-
-    fn workload_event(&mut self, now: Instant, event: &WorkloadEvent) {
-        match event {
-            WorkloadEvent::Started { pid } => self.tell(now, EventKind::CommandStarted, |record| {
-                record.command_pid = Some(*pid);
-            }),
-            WorkloadEvent::NotStarted { errno } => {
-                let cause = report::cause(&Cause::NotStarted { errno: *errno });
-                self.tell(now, EventKind::NotStarted, |record| {
-                    record.cause = Some(cause)
-                });
-            }
-            // The guardian's time: this process may have been stopped since.
-            WorkloadEvent::TreeEmpty { at } | WorkloadEvent::HookFailed { at, .. } => {
-                self.tell(*at, EventKind::TreeEmpty, |_| {})
-            }
-            WorkloadEvent::LeftBehind => self.tell(now, EventKind::LeftBehind, |_| {}),
-            WorkloadEvent::Lost => self.tell(now, EventKind::GuardianLost, |_| {}),
-            WorkloadEvent::TreeStuck => self.tell(now, EventKind::TreeStuck, |_| {}),
-            WorkloadEvent::Health(health) => {
-                let word = match health {
-                    HealthEvent::Answered { again: true } => EventKind::Healthy,
-                    // Otherwise each WATCHDOG=1 would be a line.
-                    HealthEvent::Answered { again: false } => return,
-                    HealthEvent::NotAsked { .. } => return,
-                    HealthEvent::Failed { .. } => EventKind::Unhealthy,
-                    HealthEvent::Hung(_) => EventKind::Hung,
-                    HealthEvent::GuardianLost => EventKind::GuardianLost,
-                };
-                let cause = report::failing_health(health);
-                self.tell(now, word, |record| record.cause = cause);
-            }
-            // The core reports the end. The standby command has nothing to do with control.
-            WorkloadEvent::Standby(_)
-            | WorkloadEvent::Condition(_)
-            | WorkloadEvent::Exited(_)
-            | WorkloadEvent::Stopped
-            | WorkloadEvent::Acting
-            | WorkloadEvent::ClockJumped => {}
-        }
-    }
-
-    fn deadline(&mut self, now: Instant, word: EventKind, deadline: Instant, expires: Instant) {
-        self.tell(now, word, |record| {
-            if deadline == Instant::FOREVER {
-                return;
-            }
-            record.deadline_ns = Some(deadline.as_nanos());
-            let wall = wall_clock_at(deadline);
-            record.deadline = Some(record::spelt(wall));
-            record.expires_ns = (expires != Instant::FOREVER).then_some(expires.as_nanos());
-        });
-    }
-
-    fn tell(&mut self, at: Instant, word: EventKind, more: impl FnOnce(&mut Record)) {
-        let mut record = Record {
-            time: record::spelt(wall_clock_at(at)),
-            boottime_ns: at.as_nanos(),
-            event: word,
-            ..self.common.clone()
-        };
-        more(&mut record);
+    fn append(&mut self, mut record: Record) {
         // Servers, other instances and senders of messages wrote these texts.
         for text in [
             &mut record.cause,
@@ -217,58 +111,66 @@ impl EventLog {
         {
             *text = report::plain(text);
         }
+        let Record { event, token, .. } = record;
+        let instance = self.instance.clone();
+        let record = Record {
+            v: instance.v,
+            time: time_of(record.boottime_ns),
+            boot_id: instance.boot_id,
+            host: instance.host,
+            identity: instance.identity,
+            pid: instance.pid,
+            run: instance.run,
+            seq: instance.seq,
+            lock: instance.lock,
+            token: token.or(instance.token),
+            deadline: record.deadline_ns.map(time_of),
+            ..record
+        };
         // Before the write: a missing number shows a lost line.
-        self.common.seq += 1;
+        self.instance.seq += 1;
         if let Ok(line) = serde_json::to_vec(&record) {
-            self.writer.put(line, word.changes_control());
+            self.writer.put(line, event.changes_control());
         }
     }
 }
 
-impl Observer for EventLog {
-    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
-        match *observation {
-            Observation::Notice { notice, lock } => {
-                lock.clone_into(&mut self.common.lock);
-                self.notice(now, notice);
-            }
-            Observation::Workload(event) => self.workload_event(now, event),
-            Observation::Starts {
-                kill_at, expires, ..
-            } => self.deadline(now, EventKind::Starting, kill_at, expires),
-            Observation::Extended { kill_at, expires } => {
-                self.deadline(now, EventKind::Renewed, kill_at, expires);
-            }
-            // Only rings that hand over control; the log has the others.
-            Observation::Rang(ring @ (Ring::Draining | Ring::Released)) => {
-                self.tell(now, EventKind::Rang, |record| {
-                    let cause = if ring == Ring::Released {
-                        "it has released"
-                    } else {
-                        "it drains"
-                    };
-                    record.cause = Some(cause.to_owned());
-                });
-            }
-            Observation::Done {
-                cause,
-                overlap,
-                exit,
-            } => self.tell(now, EventKind::Done, |record| {
-                record.cause = Some(cause.to_owned());
-                record.overlap = overlap.then_some(true);
-                record.exit = Some(exit);
-            }),
-            _ => {}
+impl Fold for EventLog {
+    fn take(&mut self, happened: &Happened<'_>) {
+        let Some(record) = &happened.row.record else {
+            return;
+        };
+        let Observation::Notice { notice, lock } = *happened.observation else {
+            return self.append(record.clone());
+        };
+        lock.clone_into(&mut self.instance.lock);
+        if let Place::First | Place::Outside = happened.row.place {
+            self.instance.token = None;
+        }
+        // Two records, so that a search finds every loss, whatever it ended.
+        if let Notice::Draining(Cause::Lost { .. }) = notice {
+            let event = EventKind::Lost;
+            self.append(Record {
+                event,
+                ..record.clone()
+            });
+        }
+        self.append(record.clone());
+        match happened.row.place {
+            Place::First => self.instance.token = record.token,
+            Place::Last => self.instance.token = None,
+            Place::Within | Place::Outside => {}
         }
     }
 }
 
-fn wall_clock_at(at: Instant) -> i64 {
-    let (now, wall) = (Instant::now(), record::wall_clock());
+fn time_of(boottime_ns: u64) -> String {
+    let (at, now) = (Instant::from_nanos(boottime_ns), Instant::now());
     let span = |span: Duration| i64::try_from(span.as_nanos()).unwrap_or(i64::MAX);
-    wall.saturating_add(span(at.since(now)))
-        .saturating_sub(span(now.since(at)))
+    let wall = record::wall_clock()
+        .saturating_add(span(at.since(now)))
+        .saturating_sub(span(now.since(at)));
+    record::spelt(wall)
 }
 
 /// Same limit as the kernel's.
@@ -467,9 +369,18 @@ mod tests {
     use std::time::Duration;
 
     use super::*;
-    use crate::core::{Exit, HolderInfo, Unfit};
+    use crate::core::{Exit, HolderInfo, WorkloadEvent};
 
     impl EventLog {
+        /// Waits until all lines are written.
+        pub(crate) fn written(&self) {
+            self.writer.lines.finish(Duration::from_secs(60));
+        }
+
+        fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
+            self.take(&Happened::new(now, observation));
+        }
+
         fn told(&mut self, now: Instant, notice: &Notice, lock: &str) {
             self.observe(now, &Observation::Notice { notice, lock });
         }
@@ -492,7 +403,7 @@ mod tests {
             exit: 3,
         };
         log.observe(Instant::now(), &done);
-        log.writer.lines.finish(Duration::from_secs(60));
+        log.written();
         let text = std::fs::read_to_string(path).unwrap();
         text.lines()
             .map(|line| serde_json::from_str(line).unwrap())
@@ -514,12 +425,18 @@ mod tests {
                 slot: 0,
             };
             log.observe(now, &starts);
-            log.workload_event(now, &WorkloadEvent::Started { pid: 9 });
+            log.observe(
+                now,
+                &Observation::Workload(&WorkloadEvent::Started { pid: 9 }),
+            );
             let kill_at = Instant::FOREVER;
             let expires = Instant::FOREVER;
             log.observe(now, &Observation::Extended { kill_at, expires });
             log.told(now, &Notice::CommandEnded(Exit::Signal(9)), "file:/x.1");
-            log.workload_event(now, &WorkloadEvent::TreeEmpty { at: empty });
+            log.observe(
+                now,
+                &Observation::Workload(&WorkloadEvent::TreeEmpty { at: empty }),
+            );
             log.told(now, &Notice::Released, "file:/x.1");
         });
         let words: Vec<_> = records.iter().map(|record| record.event).collect();
@@ -558,43 +475,6 @@ mod tests {
         assert_eq!(gone.boottime_ns, empty.as_nanos());
         assert_eq!((&*released.lock, released.token), ("file:/x.1", Some(7)));
         assert_eq!((done.exit, done.token, done.overlap), (Some(3), None, None));
-    }
-
-    #[test]
-    fn log_and_event_log_use_the_same_words() {
-        let now = Instant::now();
-        for notice in [
-            Notice::StandingBy(HolderInfo::default()),
-            Notice::InControl { token: 1 },
-            Notice::Doubt {
-                why: String::new(),
-                term_at: None,
-            },
-            Notice::Recovered,
-            Notice::Draining(Cause::HandOver),
-            Notice::CommandEnded(Exit::Code(0)),
-            Notice::BackingOff {
-                until: now,
-                number: 1,
-            },
-            Notice::Keeping { until: now },
-            Notice::Restarting,
-            Notice::RestartsSpent,
-            Notice::HoldOver,
-            Notice::CoolingDown { until: now },
-            Notice::Cordoned { why: String::new() },
-            Notice::Uncordoned,
-            Notice::Unfit(Unfit::TimedOut),
-            Notice::Fit,
-            Notice::Overlapped,
-            Notice::Released,
-            Notice::FoundLost { why: String::new() },
-            Notice::LeftToRunOut { why: String::new() },
-        ] {
-            let records = told(|log| log.told(now, &notice, "file:/x"));
-            let word = serde_json::to_value(records[1].event).unwrap();
-            assert_eq!(word, report::event(&notice));
-        }
     }
 
     #[test]

@@ -64,7 +64,7 @@
 //! | flag | its struct in `src/args`; its meaning in `src/config` |
 //! | store | a folder in `crates/lease/src` and a variant in `src/config/lock.rs`; or a helper, without a line here |
 //! | rule of the core | `crates/core/src/tenure`, with a row in its golden table |
-//! | notice | `crates/core/src/event.rs`, `src/report/text.rs` and `src/events.rs`; the compiler names the rest |
+//! | notice | `crates/core/src/event.rs`, and a row in `src/report/happened.rs` |
 //! | metric | `src/serve/metrics.rs`, and a row in `docs/reference.md` |
 //! | message to a user | beside the code that fails; `tests/it/documents/messages.rs` lists them all |
 //! | test | beside the code; in `tests/it` if it needs the program |

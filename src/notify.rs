@@ -21,10 +21,10 @@ use tokio::sync::Notify;
 use tokio::sync::mpsc::{UnboundedReceiver, UnboundedSender, unbounded_channel};
 
 use crate::clock::Instant;
-use crate::core::{Notice, WatchdogWord, WorkloadEvent};
-use crate::driver::{Observation, Observer};
+use crate::core::{WatchdogWord, WorkloadEvent};
+use crate::driver::Observation;
 use crate::guardian::HealthCheck;
-use crate::report;
+use crate::report::{self, EventKind, Fold, Happened, Place, Row};
 use crate::util::lock;
 pub(crate) use socket::{PRIVATE, Surroundings, VARIABLE};
 use socket::{Proxy, Socket};
@@ -287,29 +287,20 @@ impl ServiceManager {
         }
     }
 
-    fn notice(&self, now: Instant, notice: &Notice) {
+    fn notice(&self, row: &Row) {
+        let text = row.line.as_ref().map_or("", |(_, text)| text);
         self.0.with(|state| {
-            let arrived = matches!(
-                notice,
-                Notice::StandingBy(_)
-                    | Notice::InControl { .. }
-                    | Notice::Cordoned { .. }
-                    | Notice::Unfit(_)
-            );
             // Standing by, cordoned or unfit is sound, too: systemd must not wait for a fail-over.
-            if arrived && state.ready == Ready::Standby {
+            let has_arrived = matches!(row.place, Place::First | Place::Outside);
+            if has_arrived && state.ready == Ready::Standby {
                 state.is_ready();
             }
-            match notice {
-                Notice::Doubt { .. } | Notice::Refused { .. } => {
-                    state.doubt = Some(report::text(notice, now))
-                }
-                Notice::Recovered => state.doubt = None,
-                _ => {
-                    state.words = report::text(notice, now);
-                    // The notice resolves the doubt, or the next one repeats it.
-                    state.doubt = None;
-                }
+            // Another notice resolves the doubt, or the next one repeats it.
+            state.doubt = None;
+            match row.event() {
+                Some(EventKind::Doubt) => state.doubt = Some(text.to_owned()),
+                Some(EventKind::Recovered) => {}
+                _ => text.clone_into(&mut state.words),
             }
             state.owe(Due::Now);
         });
@@ -373,10 +364,10 @@ impl ServiceManager {
     }
 }
 
-impl Observer for ServiceManager {
-    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
-        match *observation {
-            Observation::Notice { notice, .. } => self.notice(now, notice),
+impl Fold for ServiceManager {
+    fn take(&mut self, happened: &Happened<'_>) {
+        match *happened.observation {
+            Observation::Notice { .. } => self.notice(&happened.row),
             Observation::Workload(event) => self.workload_event(0, event),
             Observation::Stops => self.stops(),
             Observation::Done { cause, exit, .. } => self.finish(cause, exit),

@@ -21,18 +21,18 @@ use tracing_subscriber::fmt::{FmtContext, FormatEvent, FormatFields};
 use tracing_subscriber::layer::SubscriberExt;
 use tracing_subscriber::registry::LookupSpan;
 
-use crate::clock::Instant;
-use crate::core::{Cause, Ending, Notice};
+use crate::core::{Cause, Ending};
 use crate::exit::ExitAction;
 pub(crate) use crate::util::plain;
 use crate::util::wall_clock;
 use stdio::Stderr;
 
+pub(crate) use happened::{EventKind, Fold, Happened, Place, REFUSED, Row, UNFIT};
 pub use log::MessageRow;
-pub(crate) use log::{LogObserver, message_notice, message_renewed, message_row};
+pub(crate) use log::{LogObserver, message_news, message_row};
 pub(crate) use stdio::answer;
 pub use stdio::{ask, is_unread, is_watched, last_words};
-pub(crate) use text::{event, failed, failing_health, not_started, recorded_health};
+pub(crate) use text::{failed, failing_health, not_started, recorded_health};
 
 /// Emits an event of any level: the macros of `tracing` need a constant.
 macro_rules! emit {
@@ -46,6 +46,7 @@ macro_rules! emit {
     };
 }
 
+mod happened;
 mod log;
 pub mod stdio;
 pub mod text;
@@ -173,10 +174,6 @@ pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
 /// Sets the values that every later line carries.
 pub fn context(context: Context) {
     let _ = CONTEXT.set(context);
-}
-
-pub(crate) fn text(notice: &Notice, now: Instant) -> String {
-    text::of_notice(notice, now).1
 }
 
 /// Logs the reason for the exit, unless the command's own end explains it, and returns the exit.
@@ -403,7 +400,40 @@ impl Visit for LineFields {
 
 #[cfg(test)]
 mod tests {
+    use std::sync::{Arc, Mutex};
+
     use super::*;
+    use crate::util::lock;
+
+    #[derive(Clone, Default)]
+    struct Lines(Arc<Mutex<Vec<u8>>>);
+
+    impl io::Write for Lines {
+        fn write(&mut self, text: &[u8]) -> io::Result<usize> {
+            lock(&self.0).write(text)
+        }
+        fn flush(&mut self) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    impl Format {
+        /// Returns the lines that `work` logs, as text and as JSON.
+        pub(crate) fn logged(work: impl FnOnce()) -> [String; 2] {
+            let lines = [Lines::default(), Lines::default()];
+            let layers = [false, true].map(|json| {
+                let to = lines[usize::from(json)].clone();
+                let reader = LogReader::Other;
+                let format = OneLine { json, reader };
+                tracing_subscriber::fmt::layer()
+                    .event_format(format)
+                    .with_writer(move || to.clone())
+            });
+            let both = tracing_subscriber::registry().with(Vec::from(layers));
+            tracing::subscriber::with_default(both.with(LevelFilter::DEBUG), work);
+            lines.map(|lines| String::from_utf8(lock(&lines.0).clone()).unwrap())
+        }
+    }
 
     #[test]
     fn each_reader_gets_a_suitable_prefix() {

@@ -11,12 +11,8 @@ use serde::Serialize;
 
 use crate::background_writer::BackgroundWriter;
 use crate::report;
+pub(crate) use crate::report::{REFUSED, UNFIT};
 use crate::util::documented;
-
-/// State while `--if` refuses this machine.
-pub(crate) const UNFIT: &str = "unfit";
-/// State while the store refuses a credential that it accepted before.
-pub(crate) const REFUSED: &str = "refused";
 
 documented! {
     /// Content of the status file. Fields that do not apply are `null`.

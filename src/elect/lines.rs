@@ -17,11 +17,11 @@ use crate::args;
 use crate::clock::Instant;
 use crate::core::{Cause, Notice, WorkloadEvent};
 use crate::deadline::{Deadline, VARIABLE};
-use crate::driver::{Observation, Observer};
+use crate::driver::Observation;
 use crate::exit::{self, ExitAction};
 use crate::host;
 use crate::report::stdio::{LineWriter, WriteProgress};
-use crate::report::{LogObserver, last, plain, text as wording};
+use crate::report::{Fold, Happened, LogObserver, last, plain, text as wording};
 use crate::util::wall_clock;
 
 const UNKNOWN: &str = "unknown";
@@ -109,11 +109,11 @@ pub(crate) fn fits(lock: &str) -> bool {
     serde_json::to_string(lock).is_ok_and(|text| text.len() <= LOCK_LIMIT)
 }
 
-pub(super) struct ReaderLog(pub(super) LogObserver);
+pub(crate) struct ReaderLog(pub(crate) LogObserver);
 
-impl Observer for ReaderLog {
-    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
-        match observation {
+impl Fold for ReaderLog {
+    fn take(&mut self, happened: &Happened<'_>) {
+        match happened.observation {
             Observation::Workload(WorkloadEvent::LeftBehind) => return,
             Observation::Workload(WorkloadEvent::Lost) => {
                 return tracing::warn!(
@@ -121,13 +121,24 @@ impl Observer for ReaderLog {
                 );
             }
             Observation::Notice { notice, .. } => {
-                if let Some(words) = worded(notice, now) {
-                    return self.0.reworded(now, notice, words);
+                if let Some(text) = worded(notice, happened.now) {
+                    return self.0.reworded(happened, text);
                 }
             }
             _ => {}
         }
-        self.0.observe(now, observation);
+        self.0.take(happened);
+    }
+}
+
+/// Returns the holder and its token, as far as known, if the reader is told to stand by.
+#[must_use]
+pub(crate) fn standby_behind(notice: &Notice) -> Option<(Option<&str>, Option<u64>)> {
+    match notice {
+        Notice::StandingBy(info) => Some((info.holder.as_deref(), info.token)),
+        // The holder is unknown, but not this instance.
+        Notice::Unfit(_) | Notice::Refused { .. } => Some((None, None)),
+        _ => None,
     }
 }
 
@@ -139,36 +150,28 @@ pub(crate) fn is_of_the_child(notice: &Notice) -> bool {
     )
 }
 
-fn worded(notice: &Notice, now: Instant) -> Option<(Level, String)> {
+/// Returns a notice in the words for a reader, where they differ.
+fn worded(notice: &Notice, now: Instant) -> Option<String> {
     match notice {
         Notice::Doubt {
             why,
             term_at: Some(at),
-        } => Some((
-            Level::WARN,
-            format!(
-                "cannot renew the lease: {why}; retrying, the reader is told to stop in {} if nothing changes",
-                wording::left(at.since(now))
-            ),
+        } => Some(format!(
+            "cannot renew the lease: {why}; retrying, the reader is told to stop in {} if nothing changes",
+            wording::left(at.since(now))
         )),
         Notice::Draining(Cause::CommandEnded) => None,
-        Notice::Draining(cause) => {
-            let level = if wording::is_asked(cause) {
-                Level::INFO
-            } else {
-                Level::WARN
-            };
-            let why = match cause {
-                Cause::Stopped(libc::SIGPIPE) => "it closed the pipe".to_owned(),
-                cause => wording::reason(cause, ""),
-            };
-            Some((level, format!("telling the reader to stop: {why}")))
+        Notice::Draining(Cause::Stopped(libc::SIGPIPE)) => {
+            Some("telling the reader to stop: it closed the pipe".to_owned())
         }
-        Notice::Overlapped => Some((
-            Level::ERROR,
+        Notice::Draining(cause) => {
+            let why = wording::reason(cause, "");
+            Some(format!("telling the reader to stop: {why}"))
+        }
+        Notice::Overlapped => Some(
             "the reader may have acted at the same time as another holder's: check what both have written"
                 .to_owned(),
-        )),
+        ),
         _ => None,
     }
 }
@@ -332,13 +335,15 @@ mod tests {
     #[test]
     fn log_names_the_reader() {
         let now = Instant::from_nanos(1);
-        let (level, text) = worded(&Notice::Draining(Cause::Stopped(15)), now).unwrap();
-        assert_eq!(level, Level::INFO);
+        let (notice, lock) = (&Notice::Draining(Cause::Stopped(15)), "file:/x");
+        let row = Happened::new(now, &Observation::Notice { notice, lock }).row;
+        assert_eq!(row.line.unwrap().0, Level::INFO);
+        let text = worded(notice, now).unwrap();
         assert!(
             text.contains("reader") && text.contains("SIGTERM"),
             "{text}"
         );
-        let (_, text) = worded(&Notice::Draining(Cause::Stopped(13)), now).unwrap();
+        let text = worded(&Notice::Draining(Cause::Stopped(13)), now).unwrap();
         assert!(text.contains("closed the pipe"), "{text}");
         assert!(worded(&Notice::Released, now).is_none());
     }

@@ -80,14 +80,8 @@ impl HookSequencer {
                     self.refuse(effects);
                 }
             }
-            WorkloadEvent::LeftBehind
-            | WorkloadEvent::Stopped
-            | WorkloadEvent::Acting
-            | WorkloadEvent::ClockJumped
-            | WorkloadEvent::HookFailed { .. }
-            | WorkloadEvent::Standby(_)
-            | WorkloadEvent::Condition(_)
-            | WorkloadEvent::Health(_) => {}
+            // Of no consequence, or not from the guardian.
+            _ => {}
         }
     }
 
@@ -178,13 +172,8 @@ impl HookSequencer {
                 self.tree = Tree::Never;
                 effects.push(Effect::Tell(event));
             }
-            WorkloadEvent::Started { .. }
-            | WorkloadEvent::Stopped
-            | WorkloadEvent::ClockJumped
-            | WorkloadEvent::HookFailed { .. }
-            | WorkloadEvent::Standby(_)
-            | WorkloadEvent::Condition(_)
-            | WorkloadEvent::Health(_) => {}
+            // Of no consequence, or not from the guardian.
+            _ => {}
         }
     }
 
@@ -212,16 +201,7 @@ impl HookSequencer {
                 self.tree = Tree::Never;
                 effects.push(Effect::Tell(event));
             }
-            WorkloadEvent::Started { .. }
-            | WorkloadEvent::Stopped
-            | WorkloadEvent::Exited(_)
-            | WorkloadEvent::LeftBehind
-            | WorkloadEvent::Acting
-            | WorkloadEvent::ClockJumped
-            | WorkloadEvent::HookFailed { .. }
-            | WorkloadEvent::Standby(_)
-            | WorkloadEvent::Condition(_)
-            | WorkloadEvent::Health(_) => effects.push(Effect::Tell(event)),
+            event => effects.push(Effect::Tell(event)),
         }
     }
 

@@ -1,6 +1,7 @@
 use std::path::Path;
 
 use super::*;
+use crate::core::Notice;
 
 /// Returns a service manager's socket, and the handle that sends to it.
 fn heard_in(place: &Path, ready: Ready, word: &str) -> (UnixDatagram, ServiceManager) {
@@ -40,12 +41,14 @@ fn lost_socket_is_retried_at_the_usual_pace() {
 #[test]
 fn last_messages_of_a_command_are_not_attributed_to_the_next() {
     let place = tempfile::tempdir().unwrap();
-    let (manager, service_manager) = heard_in(place.path(), Ready::Command, "competing");
+    let (manager, mut service_manager) = heard_in(place.path(), Ready::Command, "competing");
     let socket = service_manager.for_the_command(0).unwrap();
     let command = UnixDatagram::unbound().unwrap();
     command.send_to(b"READY=1\nSTATUS=done", &socket).unwrap();
     service_manager.workload_event(0, &WorkloadEvent::TreeEmpty { at: Instant::ZERO });
-    service_manager.notice(Instant::ZERO, &Notice::Released);
+    let (notice, lock) = (&Notice::Released, "file:/x");
+    let released = Observation::Notice { notice, lock };
+    service_manager.take(&Happened::new(Instant::ZERO, &released));
     let mut buffer = [0; 1024];
     manager.set_nonblocking(true).unwrap();
     let mut said = String::new();

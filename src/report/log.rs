@@ -6,10 +6,10 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use super::{Line, millis, text};
+use super::{Fold, Happened, Line, Place, millis, text};
 use crate::clock::Instant;
-use crate::core::{Exit, HealthEvent, Notice, Ring, WorkloadEvent};
-use crate::driver::{Observation, Observer};
+use crate::core::{Exit, Notice, Ring, WorkloadEvent};
+use crate::driver::Observation;
 use crate::units;
 
 #[derive(Default)]
@@ -58,8 +58,16 @@ impl LogObserver {
         }
     }
 
-    pub(crate) fn reworded(&self, now: Instant, notice: &Notice, (level, text): (Level, String)) {
-        self.line(now, Some(text::event(notice)), level, text).say();
+    /// Logs a change of state in other words.
+    pub(crate) fn reworded(&self, happened: &Happened<'_>, text: String) {
+        if let Some(line) = self.told(happened) {
+            Line { text, ..line }.say();
+        }
+    }
+
+    fn told(&self, happened: &Happened<'_>) -> Option<Line> {
+        let (level, text) = happened.row.line.clone()?;
+        Some(self.line(happened.now, happened.row.word(), level, text))
     }
 
     fn line(&self, now: Instant, event: Option<&'static str>, level: Level, text: String) -> Line {
@@ -71,9 +79,17 @@ impl LogObserver {
         }
     }
 
-    fn notice(&mut self, now: Instant, notice: &Notice) {
-        let (level, text) = text::of_notice(notice, now);
-        let mut line = self.line(now, Some(text::event(notice)), level, text);
+    fn notice(&mut self, happened: &Happened<'_>, notice: &Notice) {
+        let (now, place) = (happened.now, happened.row.place);
+        if let Place::First | Place::Outside = place {
+            self.tenure = Tenure::default();
+        }
+        if let Notice::InControl { token } = notice {
+            self.tenure.token = Some(*token);
+        }
+        let Some(mut line) = self.told(happened) else {
+            return;
+        };
         match notice {
             // It died of the signal that it was sent: no reason for a warning.
             Notice::CommandEnded(Exit::Signal(signal))
@@ -85,20 +101,9 @@ impl LogObserver {
                 self.tenure.succeeded = true;
                 line.level = Level::DEBUG;
             }
-            Notice::InControl { token } => {
-                self.tenure = Tenure {
-                    token: Some(*token),
-                    ..Tenure::default()
-                };
-                line.token = Some(*token);
-                // `starts` follows in the same list of the core's actions.
-                self.pending = Some(line);
-                return;
-            }
             Notice::StandingBy(info) => {
-                self.tenure = Tenure::default();
                 // The holder's token.
-                (line.token, line.left) = (info.token, None);
+                line.token = info.token;
                 line.text += &text::other_command(info, super::command());
                 // An instance that looks once reports the holder at its end.
                 if self.looks_once {
@@ -114,37 +119,19 @@ impl LogObserver {
                     until(deadline, now),
                 ));
             }
+            Notice::Released if self.tenure.succeeded => line.level = Level::DEBUG,
+            Notice::CoolingDown { .. } => line.left = None,
+            _ => {}
+        }
+        match place {
+            // `starts` follows in the same list of the core's actions.
+            Place::First => return self.pending = Some(line),
             // This line still has the tenure's token, later ones do not.
-            Notice::Released if self.tenure.succeeded => {
-                self.tenure = Tenure::default();
-                (line.level, line.left) = (Level::DEBUG, None);
-            }
-            Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => {
+            Place::Last => {
                 self.tenure = Tenure::default();
                 line.left = None;
             }
-            Notice::CoolingDown { .. } => line.left = None,
-            Notice::Cordoned { .. } | Notice::Unfit(_) => {
-                self.tenure = Tenure::default();
-                (line.token, line.left) = (None, None);
-            }
-            Notice::Uncordoned | Notice::Fit => (line.token, line.left) = (None, None),
-            Notice::Doubt { .. }
-            | Notice::Refused { .. }
-            | Notice::Recovered
-            | Notice::CommandEnded(_)
-            | Notice::BackingOff { .. }
-            | Notice::Restarting
-            | Notice::RestartsSpent
-            | Notice::HookFailed(_)
-            | Notice::HoldOver
-            | Notice::Keeping { .. }
-            | Notice::Recorded { .. }
-            | Notice::Unrecorded { .. }
-            | Notice::Pausing { .. }
-            | Notice::NotDone
-            | Notice::LeftBehind
-            | Notice::Overlapped => {}
+            Place::Within | Place::Outside => {}
         }
         line.say();
     }
@@ -190,31 +177,13 @@ impl LogObserver {
     }
 }
 
-impl LogObserver {
-    fn health(&mut self, now: Instant, health: &HealthEvent) {
-        let (level, text) = match health {
-            HealthEvent::Answered { again: true } => {
-                (Level::INFO, "--health succeeds again".to_owned())
-            }
-            HealthEvent::Failed { number, .. } | HealthEvent::NotAsked { number, .. } => {
-                let text = text::failing_health(health).unwrap_or_default();
-                let is_news = *number == 1;
-                (if is_news { Level::WARN } else { Level::DEBUG }, text)
-            }
-            HealthEvent::Answered { .. } | HealthEvent::Hung(_) | HealthEvent::GuardianLost => {
-                return;
-            }
-        };
-        self.line(now, Some("health"), level, text).say();
-    }
-}
-
-impl Observer for LogObserver {
-    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
-        match *observation {
+impl Fold for LogObserver {
+    fn take(&mut self, happened: &Happened<'_>) {
+        let now = happened.now;
+        match *happened.observation {
             Observation::Notice { notice, lock } => {
                 lock.clone_into(&mut self.lock);
-                self.notice(now, notice);
+                self.notice(happened, notice);
             }
             Observation::Starts { kill_at, slot, .. } => self.starts(now, kill_at, slot),
             Observation::Extended { kill_at, .. } => {
@@ -226,12 +195,16 @@ impl Observer for LogObserver {
             }
             Observation::Drains { kill_at } => self.tenure.grace = Some(kill_at),
             Observation::Rang(ring) => self.rang(now, ring),
-            Observation::Workload(WorkloadEvent::Health(health)) => self.health(now, health),
-            Observation::Workload(WorkloadEvent::LeftBehind) => {
-                self.notice(now, &Notice::LeftBehind);
-            }
             Observation::Workload(WorkloadEvent::Lost) => {
                 tracing::warn!("the guardian died or fell silent; killing the command");
+            }
+            Observation::Workload(event) => {
+                if let Some(mut line) = self.told(happened) {
+                    if let WorkloadEvent::Health(_) = event {
+                        line.event = Some("health");
+                    }
+                    line.say();
+                }
             }
             _ => {}
         }
@@ -339,21 +312,30 @@ pub(crate) fn message_row(row: &MessageRow) {
     }
 }
 
-/// Logs a notice, unless the message's own line reports it.
-pub(crate) fn message_notice(id: &str, notice: &Notice, now: Instant) {
-    let (level, text) = text::of_notice(notice, now);
-    if matches!(
-        notice,
-        Notice::InControl { .. } | Notice::CommandEnded(_) | Notice::Released
-    ) {
-        return;
+/// Logs what happened, unless the message's own line reports it.
+pub(crate) fn message_news(id: &str, happened: &Happened<'_>) {
+    let row = &happened.row;
+    match *happened.observation {
+        Observation::Notice {
+            notice: Notice::InControl { .. } | Notice::CommandEnded(_) | Notice::Released,
+            ..
+        } => {}
+        // The core reports failed renewals as doubt, once.
+        Observation::Renewed { reply: Ok(()), .. } => {
+            tracing::debug!(event = "renewed", message_id = id, "message {id}: renewed");
+        }
+        Observation::Workload(WorkloadEvent::Lost) => tracing::warn!(
+            "message {}: the guardian died or fell silent; killing the command",
+            super::plain(id)
+        ),
+        Observation::Notice { .. } | Observation::Workload(WorkloadEvent::LeftBehind) => {
+            if let Some((level, text)) = &row.line {
+                let (level, event) = (*level, row.word());
+                emit!(level, event, message_id = id, "message {id}: {text}");
+            }
+        }
+        _ => {}
     }
-    let event = text::event(notice);
-    emit!(level, event, message_id = id, "message {id}: {text}");
-}
-
-pub(crate) fn message_renewed(id: &str) {
-    tracing::debug!(event = "renewed", message_id = id, "message {id}: renewed");
 }
 
 #[cfg(test)]

@@ -4,166 +4,17 @@ use std::time::Duration;
 
 use tracing::Level;
 
-use crate::clock::Instant;
 use crate::core::{
-    Cause, Ending, Exit, Failed, HandOverReason, HealthEvent, HolderInfo, Hung, Notice,
-    ProbeFailure, TlsFailure, Unfit,
+    Cause, Ending, Exit, Failed, HandOverReason, HealthEvent, HolderInfo, Hung, ProbeFailure,
+    TlsFailure, Unfit,
 };
 use crate::exit::{self, ExitAction};
 use crate::units::{show, signal_name};
 
-pub(super) fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
-    let span = |until: &Instant| left(until.since(now));
-    // No `_`: a new notice needs a text.
-    let text = match notice {
-        Notice::StandingBy(info) => format!("standing by{}", behind(info)),
-        Notice::InControl { token } => format!("in control, token {token}"),
-        Notice::Doubt {
-            why,
-            term_at: Some(at),
-        } => {
-            let left = span(at);
-            format!(
-                "cannot renew the lease: {why}; retrying, the command is stopped in {left} if nothing changes"
-            )
-        }
-        Notice::Doubt { why, term_at: None } => format!("cannot reach the lock: {why}; retrying"),
-        Notice::Refused { why, leaves_at } => {
-            let left = span(leaves_at);
-            format!(
-                "the store refuses this instance's credential: {why}; retrying, exit in {left} if nothing changes"
-            )
-        }
-        Notice::Recovered => "the store answers again".into(),
-        Notice::Draining(Cause::CommandEnded) => "stopping what the command left behind".into(),
-        Notice::Draining(Cause::Stopped(signal)) => {
-            format!("stopping the command: {} received", signal_name(*signal))
-        }
-        Notice::Draining(cause) => format!("stopping the command: {}", reason(cause, "")),
-        Notice::CommandEnded(Exit::Code(0)) => "the command ended".into(),
-        Notice::CommandEnded(Exit::Code(code)) => format!("the command exited with status {code}"),
-        Notice::CommandEnded(Exit::Signal(signal)) => {
-            format!("the command was killed by {}", signal_name(*signal))
-        }
-        Notice::LeftBehind => "the command left processes behind: stopping them".into(),
-        Notice::BackingOff { until, number } => format!(
-            "the command is started again in {} (restart {number}); the lock is kept",
-            span(until)
-        ),
-        Notice::Restarting => "starting the command again".into(),
-        Notice::RestartsSpent => format!("{RESTARTS_SPENT}: handing control over"),
-        Notice::HookFailed(how) => format!("{}: handing control over", hook_failed(*how)),
-        Notice::HoldOver => HELD_LONG_ENOUGH.into(),
-        Notice::Keeping { until } => format!("keeping the lock for {} (--min-hold)", span(until)),
-        Notice::CoolingDown { until } => {
-            format!("cooling down for {} before competing again", span(until))
-        }
-        Notice::Cordoned { why } => format!("cordoned: {why}"),
-        Notice::Uncordoned => {
-            "nothing is announced for this machine any more: competing again".into()
-        }
-        Notice::Unfit(unfit) => format!("not fit to take control: {}", not_fit(*unfit)),
-        Notice::Fit => "fit to take control: competing again".into(),
-        Notice::Recorded { outcome, attempt } => match (outcome.exit, outcome.over) {
-            (Exit::Code(0), _) => "recorded that the task is done".into(),
-            (_, false) => format!("attempt {attempt} failed"),
-            (_, true) => {
-                format!("attempt {attempt} failed; no instance will try again")
-            }
-        },
-        Notice::Unrecorded { why } => {
-            format!("cannot record the command's result: {why}; retrying")
-        }
-        Notice::Pausing { until } => format!(
-            "keeping the lock for {}, then the next candidate tries",
-            span(until)
-        ),
-        Notice::NotDone => {
-            "the command was stopped, so the task is not done: it can run again".into()
-        }
-        Notice::Overlapped => {
-            "the command may have run at the same time as another holder's: check what both have written"
-                .into()
-        }
-        Notice::Released => "gave the lock back".into(),
-        Notice::FoundLost { why } => {
-            format!("another instance had the lease when it was given back: {why}")
-        }
-        Notice::LeftToRunOut { why } => format!("the lease is not given back and will expire: {why}"),
-    };
-    (level(notice), text)
-}
+pub(super) const RESTARTS_SPENT: &str =
+    "the command was restarted as often as --restart-limit allows";
 
-fn level(notice: &Notice) -> Level {
-    match notice {
-        Notice::Overlapped => Level::ERROR,
-        Notice::StandingBy(info) if info.foreign.is_some() => Level::WARN,
-        // A requested drain, or one after a normal end, is no reason for a warning.
-        Notice::Draining(Cause::CommandEnded) => Level::INFO,
-        Notice::Draining(cause) if is_asked(cause) => Level::INFO,
-        Notice::Recorded { outcome, .. } if outcome.exit == Exit::Code(0) => Level::INFO,
-        // The user's Ctrl-C reaches the command first.
-        Notice::CommandEnded(Exit::Signal(libc::SIGINT)) => Level::INFO,
-        // A "no" is a normal answer of --if.
-        Notice::Unfit(Unfit::Failed(Failed::Exited(Exit::Code(_))) | Unfit::Said) => Level::INFO,
-        Notice::Draining(_)
-        | Notice::Recorded { .. }
-        | Notice::Doubt { .. }
-        | Notice::Refused { .. }
-        | Notice::CommandEnded(Exit::Signal(_))
-        | Notice::LeftBehind
-        | Notice::RestartsSpent
-        | Notice::HookFailed(_)
-        | Notice::Unrecorded { .. }
-        | Notice::NotDone
-        | Notice::Unfit(_)
-        | Notice::FoundLost { .. }
-        | Notice::LeftToRunOut { .. } => Level::WARN,
-        Notice::StandingBy(_)
-        | Notice::InControl { .. }
-        | Notice::Recovered
-        | Notice::CommandEnded(Exit::Code(_))
-        | Notice::BackingOff { .. }
-        | Notice::Restarting
-        | Notice::HoldOver
-        | Notice::Keeping { .. }
-        | Notice::CoolingDown { .. }
-        | Notice::Cordoned { .. }
-        | Notice::Uncordoned
-        | Notice::Fit
-        | Notice::Pausing { .. }
-        | Notice::Released => Level::INFO,
-    }
-}
-
-pub(crate) fn event(notice: &Notice) -> &'static str {
-    match notice {
-        Notice::StandingBy(_) => "standby",
-        Notice::InControl { .. } => "holding",
-        Notice::Doubt { .. } | Notice::Refused { .. } => "doubt",
-        Notice::Recovered => "recovered",
-        Notice::Draining(_) => "draining",
-        Notice::CommandEnded(_) => "command-ended",
-        Notice::LeftBehind => "left-behind",
-        Notice::BackingOff { .. } | Notice::Keeping { .. } | Notice::Pausing { .. } => "resting",
-        Notice::Recorded { .. } => "recorded",
-        Notice::Unrecorded { .. } | Notice::NotDone => "not-recorded",
-        Notice::Restarting => "restarting",
-        Notice::RestartsSpent | Notice::HookFailed(_) | Notice::HoldOver => "handing-over",
-        Notice::CoolingDown { .. } => "cooling-down",
-        Notice::Cordoned { .. } => "cordoned",
-        Notice::Unfit(_) => "unfit",
-        Notice::Uncordoned | Notice::Fit => "competing",
-        Notice::Overlapped => "overlap",
-        Notice::Released => "released",
-        Notice::FoundLost { .. } => "lost",
-        Notice::LeftToRunOut { .. } => "left-to-run-out",
-    }
-}
-
-const RESTARTS_SPENT: &str = "the command was restarted as often as --restart-limit allows";
-
-const HELD_LONG_ENOUGH: &str = "control was held for --max-hold: handing it over";
+pub(super) const HELD_LONG_ENOUGH: &str = "control was held for --max-hold: handing it over";
 
 pub(crate) fn is_asked(cause: &Cause) -> bool {
     matches!(
@@ -243,11 +94,11 @@ pub(crate) fn reason(cause: &Cause, command: &str) -> String {
     }
 }
 
-fn hook_failed(how: Failed) -> String {
+pub(super) fn hook_failed(how: Failed) -> String {
     format!("the --on-acquire command {}", failed(how))
 }
 
-fn not_fit(unfit: Unfit) -> String {
+pub(super) fn not_fit(unfit: Unfit) -> String {
     match unfit {
         Unfit::Failed(how) => format!("the --if command {}", failed(how)),
         Unfit::TimedOut => "the --if command did not end in time".into(),
@@ -466,7 +317,14 @@ pub(super) fn until_the_kill(grace: Option<Duration>, deadline: Option<Duration>
 
 #[cfg(test)]
 mod tests {
+    use super::super::happened;
     use super::*;
+    use crate::clock::Instant;
+    use crate::core::Notice;
+
+    fn of_notice(notice: &Notice, now: Instant) -> (Level, String) {
+        happened::of_notice(now, notice).line.unwrap()
+    }
 
     fn ending(cause: Cause) -> Ending {
         Ending {

@@ -2,6 +2,8 @@
 //!
 //! None may delay anything: the log drops lines that no reader takes, and threads write the files.
 
+mod status;
+
 use std::ffi::OsString;
 use std::sync::Arc;
 use std::time::Duration;
@@ -12,24 +14,25 @@ use tokio::task::JoinHandle;
 use crate::azure::scheduled_events::EventFollower;
 use crate::clock::{self, Instant};
 use crate::config::Config;
-use crate::core::{Cause, Cordon, Ending, HandOverReason, HealthEvent, Notice, WorkloadEvent};
+use crate::core::{Cordon, Ending, Notice, WorkloadEvent};
 use crate::driver::{Observation, Observer};
 use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck};
 use crate::lease::{LeaseStore, StoreInfo, mount};
 use crate::notify::{ServiceManager, Surroundings};
-use crate::report;
+use crate::report::{self, Fold, Happened};
 use crate::serve::SharedStatus;
 use crate::signals::Signals;
-use crate::status::{REFUSED, Status, StatusFile, UNFIT};
+use crate::status::{Status, StatusFile};
+use status::StatusObserver;
 
 // A machine about to freeze must not take over, and one without a metadata service must not wait long.
 const FIRST_LOOK: Duration = Duration::from_secs(1);
 const DAY: Duration = Duration::from_secs(24 * 3600);
 
 pub(crate) struct Observers {
-    list: Vec<Box<dyn Observer>>,
+    list: Vec<Box<dyn Fold>>,
     service_manager: Option<ServiceManager>,
 }
 
@@ -39,7 +42,7 @@ impl Observers {
         config: &Config,
         store: &Arc<dyn LeaseStore>,
         guardian: &Guardian,
-        log: impl Observer + 'static,
+        log: impl Fold + 'static,
         shared_status: Option<Arc<SharedStatus>>,
     ) -> Observers {
         let candidate = &config.candidate;
@@ -88,7 +91,7 @@ impl Observers {
         observers
     }
 
-    fn add(&mut self, observer: Option<impl Observer + 'static>) {
+    fn add(&mut self, observer: Option<impl Fold + 'static>) {
         self.list.extend(observer.map(|one| Box::new(one) as _));
     }
 
@@ -150,8 +153,9 @@ impl Observers {
 
 impl Observer for Observers {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
+        let happened = Happened::new(now, observation);
         for one in &mut self.list {
-            one.observe(now, observation);
+            one.take(&happened);
         }
     }
 }
@@ -159,9 +163,9 @@ impl Observer for Observers {
 /// Tells whether this instance is out of the way.
 struct CordonObserver(watch::Sender<bool>);
 
-impl Observer for CordonObserver {
-    fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {
-        if let Observation::Notice { notice, .. } = observation {
+impl Fold for CordonObserver {
+    fn take(&mut self, happened: &Happened<'_>) {
+        if let Observation::Notice { notice, .. } = happened.observation {
             match notice {
                 Notice::Cordoned { .. } => drop(self.0.send_replace(true)),
                 Notice::Uncordoned => drop(self.0.send_replace(false)),
@@ -197,9 +201,9 @@ async fn warn_in_a_day(lock: String) {
     );
 }
 
-impl Observer for CleanedLockWarning {
-    fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {
-        match observation {
+impl Fold for CleanedLockWarning {
+    fn take(&mut self, happened: &Happened<'_>) {
+        match happened.observation {
             Observation::Workload(WorkloadEvent::Started { .. }) => {
                 let lock = &self.lock;
                 let begin = || tokio::spawn(warn_in_a_day(lock.clone()));
@@ -215,156 +219,9 @@ impl Observer for CleanedLockWarning {
     }
 }
 
-struct StatusObserver {
-    status: Status,
-    store: Arc<dyn LeaseStore>,
-    file: Option<StatusFile>,
-    shared_status: Option<Arc<SharedStatus>>,
-    prepares: bool,
-}
-
-impl StatusObserver {
-    fn write(&mut self) {
-        // With slots each tenure has another one.
-        self.status.lock = self.store.info().name;
-        if let Some(file) = &self.file {
-            file.write(&self.status);
-        }
-        if let Some(shared_status) = &self.shared_status {
-            shared_status.write(&self.status);
-        }
-    }
-
-    fn notice(&mut self, notice: &Notice) -> Option<&'static str> {
-        let status = &mut self.status;
-        let mut given_up = |cause| status.cause = Some(report::cause(&cause));
-        match notice {
-            Notice::HoldOver => given_up(Cause::HandOver),
-            Notice::RestartsSpent => given_up(Cause::GivenUp(HandOverReason::RestartsSpent)),
-            Notice::HookFailed(how) => given_up(Cause::GivenUp(HandOverReason::HookFailed(*how))),
-            _ => {}
-        }
-        Some(match notice {
-            Notice::StandingBy(info) => {
-                status.holder.clone_from(&info.holder);
-                "standby"
-            }
-            Notice::InControl { token } => {
-                // A script would take the last tenure's cause for this one's.
-                status.doorbell = None;
-                (status.holder, status.token, status.cause) = (None, Some(*token), None);
-                if self.prepares {
-                    "preparing"
-                } else {
-                    "holding"
-                }
-            }
-            Notice::Draining(cause) => {
-                status.cause = Some(report::cause(cause));
-                "draining"
-            }
-            Notice::CommandEnded(exit) => {
-                status.command_exit = Some(exit.as_status());
-                status.command_pid = None;
-                "draining"
-            }
-            Notice::BackingOff { .. } | Notice::Keeping { .. } | Notice::Pausing { .. } => {
-                "resting"
-            }
-            Notice::Unrecorded { .. } => "recording",
-            Notice::Restarting => "holding",
-            Notice::CoolingDown { .. } => "cooling down",
-            Notice::Cordoned { why } => {
-                (status.holder, status.cause) = (None, Some(why.clone()));
-                "cordoned"
-            }
-            Notice::Unfit(unfit) => {
-                let cause = report::cause(&Cause::Unfit(*unfit));
-                (status.holder, status.cause) = (None, Some(cause));
-                UNFIT
-            }
-            Notice::Refused { why, .. } => {
-                (status.holder, status.cause) = (None, Some(why.clone()));
-                REFUSED
-            }
-            Notice::Recovered if status.state != REFUSED => return None,
-            Notice::Uncordoned | Notice::Fit | Notice::Recovered => {
-                status.cause = None;
-                "standby"
-            }
-            Notice::Released | Notice::FoundLost { .. } | Notice::LeftToRunOut { .. } => "released",
-            Notice::Overlapped => {
-                status.overlap = true;
-                "released"
-            }
-            Notice::HoldOver
-            | Notice::RestartsSpent
-            | Notice::HookFailed(_)
-            | Notice::Doubt { .. }
-            | Notice::Recorded { .. }
-            | Notice::NotDone
-            | Notice::LeftBehind => return None,
-        })
-    }
-}
-
-impl Observer for StatusObserver {
-    fn observe(&mut self, _now: Instant, observation: &Observation<'_>) {
-        match *observation {
-            Observation::Begins => self.status.enter("standby"),
-            Observation::Notice { notice, .. } => match self.notice(notice) {
-                Some(state) => self.status.enter(state),
-                None => return,
-            },
-            Observation::Rang(ring) => {
-                let heard = if ring.is_alive() { "heard" } else { "silent" };
-                // A silent doorbell is tried with each read of the lock.
-                if self.status.doorbell.as_deref() == Some(heard) {
-                    return;
-                }
-                self.status.doorbell = Some(heard.to_owned());
-            }
-            Observation::Workload(event) => match event {
-                WorkloadEvent::Started { pid } => {
-                    self.status.command_pid = Some(*pid);
-                    if self.status.state == "preparing" {
-                        self.status.enter("holding");
-                    }
-                }
-                WorkloadEvent::Standby(pid) => self.status.standby_pid = *pid,
-                // `/leader` says yes only with a pid.
-                WorkloadEvent::TreeEmpty { .. } => {
-                    (self.status.command_pid, self.status.health) = (None, None);
-                }
-                WorkloadEvent::Health(health) => {
-                    let health = match health {
-                        HealthEvent::Answered { .. } => "ok",
-                        HealthEvent::Failed { .. } => "failing",
-                        HealthEvent::Hung(_) => "hung",
-                        HealthEvent::NotAsked { .. } | HealthEvent::GuardianLost => return,
-                    };
-                    if self.status.health.as_deref() == Some(health) {
-                        return;
-                    }
-                    self.status.health = Some(health.to_owned());
-                }
-                WorkloadEvent::LeftBehind | WorkloadEvent::Lost => {}
-                _ => return,
-            },
-            Observation::Done {
-                cause,
-                overlap,
-                exit,
-            } => {
-                self.status.cause = Some(cause.to_owned());
-                (self.status.overlap, self.status.exit) = (overlap, Some(exit));
-                self.status.enter("done");
-            }
-            _ => return,
-        }
-        self.write();
-    }
-}
+#[cfg(all(test, debug_assertions))]
+#[path = "observers/scenes/tests.rs"]
+mod scenes;
 
 #[cfg(test)]
 mod tests {
@@ -377,7 +234,10 @@ mod tests {
             task: None,
         };
         let mut tell = |event| {
-            warning.observe(Instant::now(), &Observation::Workload(&event));
+            warning.take(&Happened::new(
+                Instant::ZERO,
+                &Observation::Workload(&event),
+            ));
             warning.task.is_some()
         };
         assert!(!tell(WorkloadEvent::Standby(None)), "it waits");
@@ -386,7 +246,7 @@ mod tests {
         warning.task = Some(tokio::spawn(std::future::ready(())));
         tokio::task::yield_now().await;
         let over = WorkloadEvent::TreeEmpty { at: Instant::ZERO };
-        warning.observe(Instant::now(), &Observation::Workload(&over));
+        warning.take(&Happened::new(Instant::ZERO, &Observation::Workload(&over)));
         assert!(warning.task.is_some());
     }
 

@@ -16,9 +16,9 @@ use prometheus_client::metrics::info::Info;
 use prometheus_client::registry::{Registry, Unit};
 
 use super::shared_status::Snapshot;
-use crate::clock::Instant;
 use crate::core::{Cause, Exit, Failure, HandOverReason, HealthEvent, Notice, WorkloadEvent};
 use crate::driver::Observation;
+use crate::report::{EventKind, Happened};
 use crate::status::{REFUSED, UNFIT};
 use crate::util::lock;
 
@@ -230,10 +230,23 @@ impl Metrics {
             .set(i64::try_from(messages).unwrap_or(i64::MAX));
     }
 
-    pub(super) fn observe(&self, now: Instant, observation: &Observation<'_>) {
-        match *observation {
-            Observation::Notice { notice, .. } => self.notice(notice),
-            Observation::Workload(WorkloadEvent::Started { .. }) => drop(self.starts.inc()),
+    pub(super) fn take(&self, happened: &Happened<'_>) {
+        if let Some(event) = happened.row.event() {
+            self.event(event);
+        }
+        match *happened.observation {
+            Observation::Notice {
+                notice: Notice::Draining(cause),
+                ..
+            } => {
+                let cause = label(cause);
+                *lock(&self.draining) = Some(cause);
+                count(&self.drains, "cause", cause);
+                // A loss, too: people alert on losses, and count drains.
+                if LOSS.contains(&cause) {
+                    count(&self.losses, "cause", cause);
+                }
+            }
             Observation::Workload(WorkloadEvent::Exited(exit)) => {
                 let result = match exit {
                     Exit::Code(0) => "success",
@@ -246,9 +259,6 @@ impl Metrics {
                     count(&self.kills, "cause", cause);
                 }
             }
-            Observation::Workload(WorkloadEvent::Health(
-                HealthEvent::Failed { .. } | HealthEvent::Hung(_),
-            )) => drop(self.health_failures.inc()),
             Observation::Workload(WorkloadEvent::Health(HealthEvent::NotAsked { .. })) => {
                 self.health_not_asked.inc();
             }
@@ -270,36 +280,30 @@ impl Metrics {
                     Err(_) => "failure",
                 };
                 count(&self.renew_attempts, "result", result);
-                self.renew_duration.observe(now.since(t0).as_secs_f64());
+                let took = happened.now.since(t0);
+                self.renew_duration.observe(took.as_secs_f64());
             }
             _ => {}
         }
     }
 
-    fn notice(&self, notice: &Notice) {
-        match notice {
-            Notice::InControl { .. } => {
-                self.doorbell.set(0);
-                *lock(&self.draining) = None;
-                self.acquisitions.inc();
-            }
-            Notice::Restarting => {
-                *lock(&self.draining) = None;
-                self.restarts.inc();
-            }
-            Notice::Draining(cause) => {
-                let cause = label(cause);
-                *lock(&self.draining) = Some(cause);
-                count(&self.drains, "cause", cause);
-                // A loss, too: people alert on losses, and count drains.
-                if LOSS.contains(&cause) {
-                    count(&self.losses, "cause", cause);
-                }
-            }
-            Notice::Overlapped => drop(self.overlaps.inc()),
-            Notice::LeftToRunOut { .. } => drop(self.left_to_run_out.inc()),
-            _ => {}
+    fn event(&self, event: EventKind) {
+        if let EventKind::Holding = event {
+            self.doorbell.set(0);
         }
+        if let EventKind::Holding | EventKind::Restarting = event {
+            *lock(&self.draining) = None;
+        }
+        let counter = match event {
+            EventKind::Holding => &self.acquisitions,
+            EventKind::CommandStarted => &self.starts,
+            EventKind::Restarting => &self.restarts,
+            EventKind::Unhealthy | EventKind::Hung => &self.health_failures,
+            EventKind::Overlap => &self.overlaps,
+            EventKind::LeftToRunOut => &self.left_to_run_out,
+            _ => return,
+        };
+        counter.inc();
     }
 
     /// `path` is a page's name, or [`super::OTHER`].

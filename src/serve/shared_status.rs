@@ -9,9 +9,10 @@ use std::time::Duration;
 
 use super::metrics::Metrics;
 use crate::clock::Instant;
-use crate::core::{Failure, HealthEvent, Notice, WorkloadEvent};
-use crate::driver::{Observation, Observer};
+use crate::core::{Failure, Grant, HealthEvent, WorkloadEvent};
+use crate::driver::Observation;
 use crate::guardian::{HealthCheck, View, all_answer};
+use crate::report::{EventKind, Fold, Happened};
 use crate::status::Status;
 use crate::util::lock;
 
@@ -72,41 +73,34 @@ impl SharedStatus {
         lock(&self.known).status = status;
     }
 
-    pub(crate) fn observe(&self, now: Instant, observation: &Observation<'_>) {
+    pub(crate) fn take(&self, happened: &Happened<'_>) {
         let mut known = lock(&self.known);
-        let confirmed = match *observation {
-            Observation::Acquired(Ok(grant)) => Some(grant.t0),
-            Observation::Renewed { t0, reply: Ok(()) } => Some(t0),
-            _ => None,
-        };
-        if let Some(t0) = confirmed {
-            // From the sending of the request: the store may count from then on.
-            known.lease_until = self.term.map_or(Instant::FOREVER, |term| t0 + term);
-            known.confirmed = t0;
-        }
-        match *observation {
-            Observation::Notice {
-                notice: Notice::StandingBy(_) | Notice::InControl { .. },
-                ..
-            } => known.competes = true,
-            Observation::Notice {
-                notice: Notice::Released | Notice::FoundLost { .. },
-                ..
+        match *happened.observation {
+            Observation::Acquired(&Ok(Grant { t0, .. }))
+            | Observation::Renewed { t0, reply: Ok(()) } => {
+                // From the sending of the request: the store may count from then on.
+                known.lease_until = self.term.map_or(Instant::FOREVER, |term| t0 + term);
+                known.confirmed = t0;
             }
-            | Observation::Renewed {
+            Observation::Renewed {
                 reply: Err(Failure::Lost { .. } | Failure::Held(_)),
                 ..
             } => known.lease_until = Instant::ZERO,
-            Observation::Workload(WorkloadEvent::TreeStuck) => known.stuck = true,
             Observation::Workload(WorkloadEvent::Health(HealthEvent::Answered { .. })) => {
-                known.answered = now;
+                known.answered = happened.now;
             }
-            Observation::Workload(WorkloadEvent::Health(HealthEvent::Hung(_))) => known.hung = true,
-            Observation::Starts { .. } => (known.hung, known.answered) = (false, Instant::ZERO),
+            _ => {}
+        }
+        match happened.row.event() {
+            Some(EventKind::Standby | EventKind::Holding) => known.competes = true,
+            Some(EventKind::Released | EventKind::Lost) => known.lease_until = Instant::ZERO,
+            Some(EventKind::Starting) => (known.hung, known.answered) = (false, Instant::ZERO),
+            Some(EventKind::Hung) => known.hung = true,
+            Some(EventKind::TreeStuck) => known.stuck = true,
             _ => {}
         }
         drop(known);
-        self.metrics.observe(now, observation);
+        self.metrics.take(happened);
     }
 
     pub(super) async fn is_alive(&self) -> bool {
@@ -133,9 +127,9 @@ impl SharedStatus {
     }
 }
 
-impl Observer for Arc<SharedStatus> {
-    fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
-        SharedStatus::observe(self, now, observation);
+impl Fold for Arc<SharedStatus> {
+    fn take(&mut self, happened: &Happened<'_>) {
+        SharedStatus::take(self, happened);
     }
 }
 
@@ -205,6 +199,16 @@ fn left(until: Instant, now: Instant) -> Option<Duration> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    impl SharedStatus {
+        /// Returns the status as it was written last, the page `/status`, and the page `/metrics`.
+        pub(crate) fn pages(&self) -> (Arc<Status>, String, String) {
+            let snapshot = self.snapshot();
+            let page = super::super::status(&snapshot).body;
+            let metrics = self.metrics.text(&snapshot);
+            (snapshot.status, page, metrics)
+        }
+    }
 
     fn at(seconds: u64) -> Instant {
         Instant::ZERO + Duration::from_secs(1000 + seconds)

@@ -16,7 +16,7 @@ pub mod message_io;
 #[cfg(feature = "cli")]
 mod hand_over;
 #[cfg(feature = "cli")]
-mod observer;
+pub(crate) mod observer;
 #[cfg(feature = "cli")]
 mod open;
 #[cfg(feature = "cli")]

@@ -8,13 +8,13 @@ use std::time::Duration;
 
 use crate::clock::Instant;
 use crate::config;
-use crate::core::{Failure, Notice, WorkloadEvent};
+use crate::core::Failure;
 use crate::driver::{Observation, Observer};
 use crate::events::{EventKind, EventLog, Instance};
 use crate::exit::ExitAction;
 use crate::guardian::{Guardian, HealthCheck};
 use crate::notify::{Ready, ServiceManager, Surroundings};
-use crate::report::{self, MessageRow};
+use crate::report::{self, Fold, Happened, MessageRow};
 use crate::serve;
 use crate::status::{Status, StatusFile};
 use crate::util::lock;
@@ -23,8 +23,9 @@ pub(super) const DRAINING: &str = "draining";
 const REMINDER: Duration = Duration::from_secs(60);
 
 #[derive(Clone)]
-pub(super) struct WorkerObserver(Arc<Mutex<ObserverState>>);
+pub(crate) struct WorkerObserver(Arc<Mutex<ObserverState>>);
 
+#[derive(Default)]
 struct ObserverState {
     status: Status,
     /// Whether the queue was deleted, and when a failure was last logged.
@@ -62,7 +63,6 @@ impl WorkerObserver {
         }
         WorkerObserver(Arc::new(Mutex::new(ObserverState {
             status,
-            failing: None,
             file: config.status_file.clone().map(StatusFile::new),
             event_log: path.map(|path| EventLog::begin(path, who, EventKind::Working)),
             service_manager: ServiceManager::open(
@@ -74,20 +74,13 @@ impl WorkerObserver {
                 false,
                 config.source.lock_time(),
             ),
-            server: None,
+            ..ObserverState::default()
         })))
     }
 
     #[cfg(test)]
-    pub(super) fn of_nobody() -> WorkerObserver {
-        WorkerObserver(Arc::new(Mutex::new(ObserverState {
-            status: Status::default(),
-            failing: None,
-            file: None,
-            event_log: None,
-            service_manager: None,
-            server: None,
-        })))
+    pub(crate) fn of_nobody() -> WorkerObserver {
+        WorkerObserver(Arc::default())
     }
 
     fn state(&self) -> MutexGuard<'_, ObserverState> {
@@ -196,17 +189,18 @@ impl WorkerObserver {
             overlap: false,
             exit: leave.status(),
         };
+        let done = Happened::new(Instant::now(), &done);
         if let Some(service_manager) = &mut state.service_manager {
-            service_manager.observe(Instant::now(), &done);
+            service_manager.take(&done);
         }
         if let Some(mut event_log) = state.event_log.take() {
-            event_log.observe(Instant::now(), &done);
+            event_log.take(&done);
         }
         // Dropping waits: a script that waits for this process reads the file next.
         drop(state.file.take());
     }
 
-    pub(super) fn message_observer(
+    pub(crate) fn message_observer(
         &self,
         id: &str,
         session: Option<&str>,
@@ -252,7 +246,7 @@ impl ObserverState {
     }
 }
 
-pub(super) struct MessageObserver {
+pub(crate) struct MessageObserver {
     observer: WorkerObserver,
     id: String,
     processor: usize,
@@ -260,32 +254,19 @@ pub(super) struct MessageObserver {
 
 impl Observer for MessageObserver {
     fn observe(&mut self, now: Instant, observation: &Observation<'_>) {
-        let id = &self.id;
-        match *observation {
-            Observation::Notice { notice, .. } => report::message_notice(id, notice, now),
-            // The core reports failed renewals as doubt, once.
-            Observation::Renewed { reply: Ok(()), .. } => report::message_renewed(id),
-            Observation::Workload(event) => {
-                if let Some(service_manager) = &self.observer.state().service_manager {
-                    service_manager.workload_event(self.processor, event);
-                }
-                match event {
-                    WorkloadEvent::LeftBehind => {
-                        report::message_notice(id, &Notice::LeftBehind, now)
-                    }
-                    WorkloadEvent::Lost => tracing::warn!(
-                        "message {}: the guardian died or fell silent; killing the command",
-                        report::plain(id)
-                    ),
-                    _ => {}
-                }
-            }
-            // Receiving a message is no acquiring of a lock.
-            Observation::Acquired(_) => return,
-            _ => {}
+        // Receiving a message is no acquiring of a lock.
+        if let Observation::Acquired(_) = observation {
+            return;
         }
+        if let Observation::Workload(event) = observation
+            && let Some(service_manager) = &self.observer.state().service_manager
+        {
+            service_manager.workload_event(self.processor, event);
+        }
+        let happened = Happened::new(now, observation);
+        report::message_news(&self.id, &happened);
         if let Some(server) = &self.observer.state().server {
-            server.shared_status().observe(now, observation);
+            server.shared_status().take(&happened);
         }
     }
 }

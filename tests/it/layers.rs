@@ -71,9 +71,14 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
     ),
     (
         "serve",
-        &["clock", "core", "driver", "machine", "status", "guardian"],
+        &[
+            "clock", "core", "driver", "machine", "report", "status", "guardian",
+        ],
     ),
-    ("report", &["clock", "core", "driver", "exit", "units"]),
+    (
+        "report",
+        &["clock", "core", "driver", "exit", "timeline", "units"],
+    ),
     ("doorbell", &["clock", "core"]),
     (
         "cli",

@@ -74,11 +74,11 @@ macro_rules! words {
         }
 
         impl EventKind {
-            /// Returns the event with this word.
-            pub fn of(word: &str) -> EventKind {
-                match word {
-                    $($word => EventKind::$variant,)*
-                    _ => EventKind::Other,
+            /// Returns the event's word.
+            pub fn word(self) -> &'static str {
+                match self {
+                    $(EventKind::$variant => $word,)*
+                    EventKind::Other => "other",
                 }
             }
         }
@@ -225,6 +225,7 @@ mod tests {
         assert_eq!(ALL.len(), WORDS.len());
         for (word, (spelling, _)) in ALL.iter().zip(WORDS) {
             assert_eq!(serde_json::to_value(word).unwrap(), *spelling);
+            assert_eq!(word.word(), *spelling);
         }
     }
 
