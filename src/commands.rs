@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::args;
 use crate::azure::Account;
 use crate::clock::Instant;
-use crate::config::{Named, UsageError, of_blobs_alone, options};
+use crate::config::{Named, UsageError, options};
 use crate::core::Failure;
 use crate::host::{self, variable};
 use crate::lease::helper::HelperLock;
@@ -60,12 +60,10 @@ fn target(
             Box::new(blob::BlobInspector::open(target, &account)?)
         }
         Named::File(path) => {
-            refuse_access(named, emulator, access)?;
             // The files there, not a flag, tell whether it is kept as on a shared drive.
             at_path(path, false, 1)?.inspector()?
         }
         Named::Store(helper, name) => {
-            refuse_access(named, emulator, access)?;
             HelperLock::new(helper, name, host::path().as_deref())?.inspector()?
         }
     };
@@ -73,24 +71,6 @@ fn target(
         inspector,
         warned: Once::new(),
     })
-}
-
-/// Refuses flags without an effect.
-fn refuse_access(
-    named: Named<'_>,
-    emulator: bool,
-    access: &args::Access,
-) -> Result<(), UsageError> {
-    let mut flags = vec![("--emulator", emulator)];
-    // A unit's environment may have --ca-file for --health.
-    flags.extend(of_blobs_alone(access, true));
-    match flags.iter().find(|flag| flag.1) {
-        Some((flag, _)) => Err(UsageError::new(format!(
-            "{flag} has no meaning for a lock {}: leave it out (or unset its variable)",
-            named.place()
-        ))),
-        None => Ok(()),
-    }
 }
 
 fn account(

@@ -5,12 +5,13 @@ use std::ffi::OsString;
 use std::fmt::Write as _;
 
 use clap::builder::StyledStr;
-use clap::{ArgAction, Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::error::ErrorKind;
+use clap::{ArgAction, ArgMatches, Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use super::{
     Announce, Break, Check, Completions, Doctor, EXAMPLES, Elect, FOR_THE_COMMAND, FOR_THE_MESSAGE,
     FindLocked, List, Man, Reset, Run, Status, Timeline, WORK_EXAMPLES, Watch, Work, elect,
-    precedence,
+    relations::{Given, without_variables},
 };
 
 /// Greatest width of help, in columns.
@@ -312,27 +313,42 @@ fn with_its_variable(arg: clap::Arg) -> clap::Arg {
 /// Parses a command line, the program's name first.
 ///
 /// # Errors
-/// Those of clap, also the text of `--help` and `--version` (see [`clap::Error::use_stderr`]).
+/// Those of [`settled`].
 pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let line = without_help(line.into_iter().collect());
-    if let Some(run) = sound_run(&line) {
+    // Crontabs and units start `run` again and again, and the definitions of the other verbs are costly. Errors and
+    // help need the whole definition.
+    if line.get(1).is_some_and(|verb| verb == "run")
+        && let Ok(matches) = settled(parsed_alone, &line[1..])
+        && let Ok(run) = Run::from_arg_matches(&matches)
+    {
         let verb = Verb::Run(Box::new(run));
         return Ok(Cli { verb });
     }
-    let definition = definition();
-    let mut matches = definition.clone().try_get_matches_from(&line)?;
-    if let Some((name, typed)) = matches.subcommand()
-        && let Some(verb) = definition.find_subcommand(name)
-    {
-        let beaten = precedence::beaten(verb, typed);
-        // Parsed again, because nothing can be removed from clap's matches.
-        if !beaten.is_empty() {
-            matches = definition
-                .mut_subcommand(name, |verb| precedence::without_variables(verb, &beaten))
-                .try_get_matches_from(&line)?;
-        }
+    Cli::from_arg_matches(&settled(definition, &line)?)
+}
+
+/// Returns the values of a line, after typed flags have beaten the variables that they exclude.
+///
+/// # Errors
+/// Those of clap, also the text of `--help` and `--version` (see [`clap::Error::use_stderr`]). A contradiction is one
+/// of the kind [`ErrorKind::ArgumentConflict`], whose text is the whole refusal.
+pub fn settled(
+    define: impl Fn() -> clap::Command,
+    line: &[OsString],
+) -> Result<ArgMatches, clap::Error> {
+    let mut definition = define();
+    let mut matches = definition.try_get_matches_from_mut(line)?;
+    let beaten = Given::new(&definition, &matches).beaten();
+    // Parsed again, because nothing can be removed from clap's matches. A copy kept for this case would cost every
+    // start.
+    if !beaten.is_empty() {
+        matches = without_variables(define(), &beaten).try_get_matches_from(line)?;
     }
-    Cli::from_arg_matches(&matches)
+    match Given::new(&definition, &matches).refusal() {
+        Some(refusal) => Err(clap::Error::raw(ErrorKind::ArgumentConflict, refusal)),
+        None => Ok(matches),
+    }
 }
 
 /// Turns `trafficcop help COMMAND` into `trafficcop COMMAND --help`.
@@ -383,28 +399,10 @@ fn run_alone() -> clap::Command {
     definition
 }
 
-/// Parses a sound `run` without the definitions of the other verbs, which are costly. Errors and help need the
-/// whole definition.
-fn sound_run(line: &[OsString]) -> Option<Run> {
-    let words = line.get(1..)?;
-    // Crontabs and units start `run` again and again.
-    if words.first()? != "run" {
-        return None;
-    }
-    let define = || {
-        run_alone()
-            .args_override_self(true)
-            .mut_args(with_its_variable)
-    };
-    let mut definition = define();
-    let mut matches = definition.try_get_matches_from_mut(words).ok()?;
-    let beaten = precedence::beaten(&definition, &matches);
-    if !beaten.is_empty() {
-        // A copy kept for this case would cost every start.
-        let definition = precedence::without_variables(define(), &beaten);
-        matches = definition.try_get_matches_from(words).ok()?;
-    }
-    Run::from_arg_matches(&matches).ok()
+fn parsed_alone() -> clap::Command {
+    run_alone()
+        .args_override_self(true)
+        .mut_args(with_its_variable)
 }
 
 #[cfg(test)]

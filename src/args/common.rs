@@ -10,7 +10,7 @@ use clap::builder::{BoolishValueParser, OsStringValueParser};
 use super::Rows;
 use super::values::{
     AUTO, Checked, checked, doorbell, duration, endpoint, exit_status, identity, lease, not_empty,
-    page_blob, path, poll, slots, vm_name, wait,
+    page_blob, path, poll, slots, vm_name,
 };
 use crate::azure::Auth;
 use crate::azure::scheduled_events::Endpoint;
@@ -58,8 +58,8 @@ pub struct Common {
 
     /// Give up (exit 75) after D [default: never]
     #[arg(short = 'w', long, value_name = "D", env = "TRAFFICCOP_WAIT", help_heading = "Waiting for control",
-        value_parser = checked(wait))]
-    pub wait: Option<(String, Checked<Duration>)>,
+        value_parser = checked(duration))]
+    pub wait: Option<Checked<Duration>>,
 
     /// Compete only while CMD, run by 'sh -c', exits 0
     ///

@@ -15,7 +15,7 @@ mod commands;
 mod common;
 mod elect;
 mod others;
-mod precedence;
+mod relations;
 mod run;
 mod usage;
 mod values;

@@ -7,7 +7,7 @@ use clap::builder::{BoolishValueParser, OsStringValueParser};
 use clap::{ArgAction, Args, ValueEnum, ValueHint};
 
 use super::values::{
-    Checked, checked, count, duration, is_https, once_key, once_per, positive, signal, watchdog,
+    Checked, checked, count, duration, once_key, once_per, positive, signal, watchdog,
 };
 use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, in_short, with_examples};
 use crate::core::OnFailure;
@@ -293,13 +293,6 @@ pub struct HealthChecks {
     #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_DELAY", hide_short_help = true,
         value_parser = checked(duration))]
     pub health_delay: Option<Checked<Duration>>,
-}
-
-impl HealthChecks {
-    /// Whether a server is asked by https.
-    pub(crate) fn is_by_https(&self) -> bool {
-        self.health.as_deref().is_some_and(is_https)
-    }
 }
 
 /// Programs besides the command, each run by `sh -c`.

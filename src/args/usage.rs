@@ -79,16 +79,16 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
             }
         }
         ErrorKind::TooManyValues => format!("{flag} takes no value: leave '={value}' out"),
+        ErrorKind::ArgumentConflict => {
+            let refusal = UsageError::new(first_line(error));
+            return Some(with_variables(refusal, line, |name| std::env::var_os(name)));
+        }
         ErrorKind::MissingRequiredArgument => format!("{name} needs {typed}"),
         ErrorKind::InvalidUtf8 => {
             let what = if typed.is_empty() { "a value" } else { &typed };
             format!("{what} is not UTF-8: only paths and the command may be other bytes")
         }
-        _ => {
-            let text = error.to_string();
-            let first = text.lines().next().unwrap_or_default();
-            first.trim_start_matches("error: ").to_owned()
-        }
+        _ => first_line(error),
     };
     Some(UsageError::new(match what.ends_with('?') {
         true => format!("{what} (or {help})"),
@@ -96,6 +96,12 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
         false if INSTEAD.iter().any(|(_, instead)| what.ends_with(instead)) => what,
         false => format!("{what}: {help}"),
     }))
+}
+
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    first.trim_start_matches("error: ").to_owned()
 }
 
 fn unknown_flag(verb: &Command, flag: &str) -> String {

@@ -147,11 +147,6 @@ pub(super) fn lease(flag: &str, text: &str) -> Checked<Duration> {
     duration(flag, text)
 }
 
-/// Keeps the text, which a refusal of both `--wait` and `--no-wait` repeats.
-pub(super) fn wait(flag: &str, text: &str) -> (String, Checked<Duration>) {
-    (text.to_owned(), duration(flag, text))
-}
-
 pub(super) fn poll(flag: &str, text: &str) -> Checked<Duration> {
     let poll = duration(flag, text)?;
     match POLL.contains(&poll) {

@@ -5,8 +5,6 @@ use std::time::Duration;
 
 use super::azure::scheduled_events;
 use super::health::of_a_reader;
-use super::outputs::{Outputs, control_file};
-use super::policy::HandOvers;
 use super::run::Basis;
 use super::{Config, Host, UsageError, quoted};
 use crate::args;
@@ -29,40 +27,31 @@ impl Config {
         host: &Host,
     ) -> Result<(Config, Telling), UsageError> {
         if !typed.command.is_empty() {
-            return Err(UsageError::new(format!(
+            refuse!(
                 "elect takes no command, it reports on stdout who is in control: pipe it into the reader, \
                  or run the command with 'trafficcop run ... -- {}'",
                 quoted(&typed.command)
-            )));
+            );
         }
         let common = &typed.common;
-        let basis = Basis::new(common, typed.checks.is_by_https())?;
+        let basis = Basis::new(common)?;
         let turns = args::HoldPolicy {
             max_hold: typed.max_hold,
             cooldown: typed.cooldown,
             ..args::HoldPolicy::default()
         };
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
-        let hand_overs = HandOvers {
-            is_typed: typed.checks.health.is_some(),
-            flags: "--max-hold or --health",
-        };
-        let rules = basis.rules(common, grace, Ok(libc::SIGTERM), &turns, &hand_overs, host)?;
-        let beside = basis.beside(&rules);
-        let outputs = Outputs::new(&common.operations, beside)?;
-        if let Some(path) = &typed.control_file {
-            // The link is made when the instance competes already.
-            control_file(path, &outputs, beside)?;
-        }
-        let telling = Telling {
-            json: typed.json,
-            control_file: typed.control_file,
-        };
-        let mut config = basis.config(common, rules, outputs, COMMAND.to_owned(), host)?;
+        let rules = basis.rules(common, grace, Ok(libc::SIGTERM), &turns, host)?;
+        let link = typed.control_file.as_ref();
+        let mut config = basis.config(common, None, link, rules, COMMAND.to_owned(), host)?;
         config.health = of_a_reader(&typed.checks, &common.access)?;
         config.scheduled_events = scheduled_events(&typed.scheduled_events, host)?;
         // Even on a local file: standbys look at it to name the holder.
         config.refuse_short_cooldown()?;
+        let telling = Telling {
+            json: typed.json,
+            control_file: typed.control_file,
+        };
         Ok((config, telling))
     }
 }

@@ -9,10 +9,8 @@ use super::command::{refuse_a_lock_behind, refuse_no_command};
 use super::health::{Health, health};
 use super::lock::{Lock, refuse_lease};
 use super::look;
-use super::outputs::{Beside, Outputs};
-use super::policy::{
-    HandOvers, hold_policy, longest_poll, of_leases, once, refuse_short_cooldown, wait,
-};
+use super::outputs::Outputs;
+use super::policy::{hold_policy, longest_poll, of_leases, once, refuse_short_cooldown};
 use super::quote::cut;
 use super::{Host, Roles, UsageError, quoted};
 use crate::args::{self, Checked};
@@ -99,10 +97,10 @@ impl Config {
         let patience = patience(self.rules.patience, self.rules.wait);
         let is_it = is_named || self.lock.is_one_of(&self.outer, patience)?;
         if is_it {
-            return Err(UsageError::new(format!(
+            refuse!(
                 "{name} is held for the command that this trafficcop is a part of, so it would wait for ever: \
                  leave the inner trafficcop out, or name another lock"
-            )));
+            );
         }
         Ok(())
     }
@@ -116,31 +114,22 @@ impl Config {
         let common = &typed.common;
         refuse_a_lock_behind(common, &typed.command)?;
         // First: the other settings depend on the lock, and of two mistakes it is the one to report.
-        let basis = Basis::new(common, typed.health.checks.is_by_https())?;
-        let (once, task) = once(&typed, basis.slots)?.unzip();
+        let basis = Basis::new(common)?;
+        let (once, task) = once(&typed.once)?.unzip();
         let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
         let signal = typed.stop_signal.unwrap_or(Ok(libc::SIGTERM));
-        let watched = typed.health.watchdog.is_some() || typed.health.checks.health.is_some();
-        let hand_overs = HandOvers {
-            is_typed: watched || once.is_some() || typed.roles.on_acquire.is_some(),
-            flags: "--max-hold, --restart, --watchdog, --health, --on-acquire or --once",
-        };
         let rules = Rules {
             once,
-            ..basis.rules(common, grace, signal, &typed.hold_policy, &hand_overs, host)?
+            ..basis.rules(common, grace, signal, &typed.hold_policy, host)?
         };
-        let beside = basis.beside(&rules);
-        let outputs = Outputs::new(&common.operations, beside)?;
-        let listen = super::outputs::listen(&typed.listen, &outputs, beside)?;
         // A blob's metadata has 8 KiB in total.
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
-        let config = basis.config(common, rules, outputs, shown, host)?;
+        let config = basis.config(common, Some(&typed.listen), None, rules, shown, host)?;
         let withheld = match typed.no_credentials {
             true => config.lock.withheld(),
             false => Vec::new(),
         };
         Ok(Config {
-            listen,
             health: health(&typed.health, &common.access)?,
             roles: roles(typed.roles)?,
             scheduled_events: scheduled_events(&typed.scheduled_events, host)?,
@@ -152,17 +141,6 @@ impl Config {
             command: typed.command,
             ..config
         })
-    }
-}
-
-/// Refuses a flag without effect: it is a misunderstanding.
-pub(super) fn refuse_first<const N: usize>(
-    flags: [(&'static str, bool); N],
-    say: impl Fn(&str) -> String,
-) -> Result<(), UsageError> {
-    match flags.iter().find(|flag| flag.1) {
-        Some((flag, _)) => Err(UsageError::new(say(flag))),
-        None => Ok(()),
     }
 }
 
@@ -181,9 +159,7 @@ fn roles(typed: Roles) -> Result<Roles, UsageError> {
 fn refuse_no_script(flag: &str, script: Option<&OsStr>) -> Result<(), UsageError> {
     let script = script.map(OsStr::as_encoded_bytes);
     if script.is_some_and(|text| text.trim_ascii().is_empty()) {
-        return Err(UsageError::new(format!(
-            "{flag} is empty: name a command for sh, or leave it out"
-        )));
+        refuse!("{flag} is empty: name a command for sh, or leave it out");
     }
     Ok(())
 }
@@ -192,18 +168,15 @@ fn refuse_no_script(flag: &str, script: Option<&OsStr>) -> Result<(), UsageError
 pub(super) struct Basis {
     lock: Lock,
     slots: u32,
-    files: Vec<PathBuf>,
     budget: Budget,
     poll: Duration,
 }
 
 impl Basis {
-    /// `by_https`: a server other than the store is asked by https.
-    pub(super) fn new(typed: &args::Common, by_https: bool) -> Result<Basis, UsageError> {
-        let lock = Lock::new(typed, by_https)?;
+    pub(super) fn new(typed: &args::Common) -> Result<Basis, UsageError> {
+        let lock = Lock::new(typed)?;
         let slots = typed.slots.clone().unwrap_or(Ok(1))?;
         Ok(Basis {
-            files: lock.files(slots),
             budget: budget(
                 &typed.lease,
                 matches!(lock, Lock::Blob { .. }),
@@ -223,14 +196,16 @@ impl Basis {
         grace: Checked<Duration>,
         stop_signal: Checked<i32>,
         turns: &args::HoldPolicy,
-        hand_overs: &HandOvers,
         host: &Host,
     ) -> Result<Rules, UsageError> {
         let patience = typed.connect_timeout.clone();
         Ok(Rules {
             budget: Some(self.budget),
             poll: Some(self.poll),
-            wait: wait(typed)?,
+            wait: match typed.no_wait {
+                true => Some(Duration::ZERO),
+                false => typed.wait.clone().transpose()?,
+            },
             patience: patience.unwrap_or(Ok(DEFAULT_PATIENCE))?,
             auth_patience: typed.auth_patience.clone().unwrap_or(Ok(AUTH_PATIENCE))?,
             grace: grace?,
@@ -241,7 +216,6 @@ impl Basis {
                 &self.lock,
                 self.budget.lease,
                 self.lock.shortest_cooldown(self.slots, self.poll),
-                hand_overs,
             )?,
             once: None,
             on_terminal: false,
@@ -249,22 +223,19 @@ impl Basis {
         })
     }
 
-    pub(super) fn beside(&self, rules: &Rules) -> Beside<'_> {
-        Beside {
-            locks: &self.files,
-            patience: patience(rules.patience, rules.wait),
-        }
-    }
-
     /// Returns the configuration without a command; `shown` stands for it in the lock's record.
     pub(super) fn config(
         self,
         typed: &args::Common,
+        listen: Option<&args::Listen>,
+        control_file: Option<&PathBuf>,
         rules: Rules,
-        outputs: Outputs,
         shown: String,
         host: &Host,
     ) -> Result<Config, UsageError> {
+        let files = self.lock.files(self.slots);
+        let patience = patience(rules.patience, rules.wait);
+        let outputs = Outputs::new(&typed.operations, listen, control_file, files, patience)?;
         let conflict_status = typed.conflict_exit_code.clone();
         refuse_no_script("--if", typed.only_if.as_deref())?;
         Ok(Config {
@@ -289,7 +260,7 @@ impl Basis {
             contain: Contain::None,
             stop_to: StopTo::Group,
             status_file: outputs.status_file,
-            listen: None,
+            listen: outputs.listen,
             event_log: outputs.event_log,
             ready: Ready::Standby,
             scheduled_events: None,

@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use super::azure::{options, withheld};
 use super::command::refuse_no_command;
-use super::outputs::listen;
-use super::outputs::{Beside, Outputs};
-use super::run::{DEFAULT_PATIENCE, identity, refuse_first};
+use super::outputs::Outputs;
+use super::run::{DEFAULT_PATIENCE, identity};
 use super::{Host, UsageError};
 use crate::args::{self, ExitStatuses};
 use crate::azure::AuthOptions;
@@ -90,28 +89,9 @@ impl Work {
         )?;
         // First, like the lock in `run`: of two mistakes it is the one to report.
         let source = Source::new(&typed)?;
-        if typed.at_most_once {
-            refuse_at_most_once(&typed, &source)?;
-        }
-        let beside = Beside {
-            locks: &[],
-            patience: DEFAULT_PATIENCE,
-        };
-        let outputs = Outputs::new(&typed.operations, beside)?;
-        let concurrency = typed.concurrency.unwrap_or(Ok(1))?;
+        let (operations, listen) = (&typed.operations, Some(&typed.listen));
+        let outputs = Outputs::new(operations, listen, None, Vec::new(), DEFAULT_PATIENCE)?;
         let max_messages = typed.max_messages.transpose()?;
-        if typed.once {
-            if let Some(most) = max_messages.filter(|most| *most != 1) {
-                return Err(UsageError::new(format!(
-                    "--once and --max-messages {most} contradict each other: choose one"
-                )));
-            }
-            if concurrency > 1 {
-                return Err(UsageError::new(format!(
-                    "--once and -j {concurrency} contradict each other: one message is one command at a time: pick one"
-                )));
-            }
-        }
         let timeout = typed.timeout.transpose()?;
         let attempts = typed.max_attempts.transpose()?;
         // EX_DATAERR and EX_TEMPFAIL of sysexits.h.
@@ -121,7 +101,7 @@ impl Work {
         let retry_exit = typed.retry_exit.unwrap_or_else(|| Ok(vec![75..=75]))?;
         Ok(Work {
             max_body: typed.max_body.unwrap_or(Ok(DEFAULT_BODY))?,
-            concurrency,
+            concurrency: typed.concurrency.unwrap_or(Ok(1))?,
             once: typed.once,
             max_messages: if typed.once { Some(1) } else { max_messages },
             idle_exit: typed.idle_exit.transpose()?,
@@ -143,7 +123,7 @@ impl Work {
             host: host.host.clone(),
             pid: host.pid,
             seed: host.seed,
-            listen: listen(&typed.listen, &outputs, beside)?,
+            listen: outputs.listen,
             status_file: outputs.status_file,
             event_log: outputs.event_log,
             withheld: match typed.no_credentials {
@@ -156,42 +136,17 @@ impl Work {
     }
 }
 
-/// Refuses flags without effect once the message is gone.
-fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageError> {
-    if source.sessions().is_some() {
-        return Err(UsageError::new(
-            "--at-most-once does not go with --sessions: the message is deleted before its command ends, so the \
-             session's next message could overtake it: leave one out",
-        ));
-    }
-    let flags = [
-        ("--retry-delay", typed.retry_delay.is_some()),
-        ("--dead-letter-exit", typed.dead_letter_exit.is_some()),
-        ("--retry-exit", typed.retry_exit.is_some()),
-        ("--renew-at", typed.renew_at.is_some()),
-    ];
-    refuse_first(flags, |flag| {
-        format!(
-            "{flag} does not go with --at-most-once: the message is gone before its command starts: \
-             leave it out (or unset its variable)"
-        )
-    })
-}
-
 fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
     let lock_time = typed.lock_time.clone().unwrap_or(Ok(DEFAULT_LOCK_TIME))?;
     if !LOCK_TIME.contains(&lock_time) {
-        return Err(UsageError::new(format!(
-            "--lock-time {}: take 2s to 7d",
-            show(lock_time)
-        )));
+        refuse!("--lock-time {}: take 2s to 7d", show(lock_time));
     }
     if lock_time.subsec_nanos() != 0 {
-        return Err(UsageError::new(format!(
+        refuse!(
             "--lock-time {}: a message is locked for whole seconds: take {}s",
             show(lock_time),
             lock_time.as_secs()
-        )));
+        );
     }
     let share = typed.renew_at.clone().unwrap_or(Ok(DEFAULT_RENEW_AT))?;
     // Otherwise one lost answer costs the message.
@@ -258,37 +213,8 @@ impl Sessions {
 impl Source {
     fn new(typed: &args::Work) -> Result<Source, UsageError> {
         #[cfg(feature = "service-bus")]
-        {
-            let bus = &typed.bus;
-            let refuse = |line| Err(UsageError::new(line));
-            match (&typed.queue, &bus.service_bus) {
-                (Some(_), Some(_)) => {
-                    return refuse(
-                        "--queue and --service-bus contradict each other: choose one queue",
-                    );
-                }
-                (None, None) => {
-                    return refuse(
-                        "no queue: name one with --queue NAME or its URL, or with --service-bus NAME",
-                    );
-                }
-                (None, Some(name)) => {
-                    return service_bus::queue(name.clone()?, typed).map(Source::ServiceBus);
-                }
-                (Some(_), None) => {}
-            }
-            let string_in = bus.connection_string_env.is_some();
-            let foreign = [
-                ("--dead-letter-queue", bus.dead_letter_queue),
-                ("--connection-string-env", string_in),
-                ("--sessions", bus.sessions),
-            ];
-            refuse_first(foreign, |flag| {
-                format!(
-                    "{flag} belongs to --service-bus: a storage queue has no such setting: leave it out"
-                )
-            })?;
-            service_bus::sessions(typed)?;
+        if let Some(name) = &typed.bus.service_bus {
+            return service_bus::queue(name.clone()?, typed).map(Source::ServiceBus);
         }
         storage(typed).map(Source::Storage)
     }
@@ -351,7 +277,11 @@ impl Source {
 }
 
 fn storage(typed: &args::Work) -> Result<Storage, UsageError> {
-    let missing = || UsageError::new("no queue: name one with --queue NAME or its URL");
+    const MISSING: &str = match cfg!(feature = "service-bus") {
+        true => "no queue: name one with --queue NAME or its URL, or with --service-bus NAME",
+        false => "no queue: name one with --queue NAME or its URL",
+    };
+    let missing = || UsageError::new(MISSING);
     Ok(Storage {
         queue: typed.queue.clone().ok_or_else(missing)??,
         create: typed.create,

@@ -28,7 +28,7 @@ fn no_lock_or_two() {
     refused(&scene, scene.run(), 64, &["no lock", "--blob", "--file"]);
     bad_usage(
         &["--blob", "locks/one"],
-        &["two locks", "locks/one", "exactly one"],
+        &["--file cannot be used with --blob", "exactly one lock"],
     );
 }
 
@@ -303,7 +303,7 @@ fn a_task_that_cannot_be_done_once() {
         let [flag, _] = contradiction;
         bad_usage(
             &[&["--once"], &contradiction[..]].concat(),
-            &[flag, "--once", "contradict", "leave"],
+            &[flag, "cannot be used with --once", "leave"],
         );
     }
 }
