@@ -4,7 +4,7 @@ use std::cell::Cell;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 
-use clap::builder::StyledStr;
+use clap::builder::{BoolishValueParser, StyledStr};
 use clap::error::ErrorKind;
 use clap::{ArgAction, ArgMatches, Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
@@ -250,18 +250,16 @@ fn after_help() -> String {
 fn with_its_help(verb: clap::Command) -> clap::Command {
     let flags = verb.get_arguments().filter(|arg| arg.get_long().is_some());
     let (with, without): (Vec<_>, Vec<_>) = flags.partition(|arg| arg.get_env().is_some());
-    let without = without
-        .iter()
-        .filter_map(|arg| Some(format!("--{}", arg.get_long()?)));
-    let without: Vec<String> = without.collect();
-    let variables = match (with.is_empty(), without.is_empty()) {
-        (true, _) => String::new(),
-        (false, true) => {
-            "\nEvery --flag-name has a variable, TRAFFICCOP_FLAG_NAME; a typed flag wins.".into()
-        }
-        (false, false) => format!(
-            "\nEvery --flag-name but {} has a variable, TRAFFICCOP_FLAG_NAME; a typed flag wins.",
-            without.join(" and ")
+    let without = without.iter().filter_map(|arg| arg.get_long());
+    let without: Vec<String> = without.map(|long| format!("--{long}")).collect();
+    let but = match without.is_empty() {
+        true => String::new(),
+        false => format!(" but {}", without.join(" and ")),
+    };
+    let variables = match with.is_empty() {
+        true => String::new(),
+        false => format!(
+            "\nEvery --flag-name{but} has a variable, TRAFFICCOP_FLAG_NAME; a typed flag wins."
         ),
     };
     let is_span = |arg: &clap::Arg| arg.get_value_names().is_some_and(|names| names == ["D"]);
@@ -297,16 +295,49 @@ pub fn definition() -> clap::Command {
         // A script that adds "$@" to its own flags lets its caller override them.
         .args_override_self(true)
         .mut_subcommand("elect", elect::in_its_words)
-        .mut_subcommands(|verb| with_its_help(verb).mut_args(with_its_variable))
+        .mut_subcommands(|verb| with_its_help(with_its_variables(verb)).mut_args(not_empty))
+}
+
+/// Verbs without variables: a unit or a crontab sets nothing of these, or a command runs them again and again.
+const WITHOUT_VARIABLES: [&str; 6] = [
+    "announce",
+    "check",
+    "completions",
+    "find-locked",
+    "man",
+    "timeline",
+];
+
+/// Flags without variables: ending another instance's tenure must be typed each time.
+const TYPED_EACH_TIME: [&str; 2] = ["yes", "period"];
+
+/// Gives every `--flag-name` its variable, `TRAFFICCOP_FLAG_NAME`.
+fn with_its_variables(verb: clap::Command) -> clap::Command {
+    if WITHOUT_VARIABLES.contains(&verb.get_name()) {
+        return verb;
+    }
+    verb.mut_args(|arg| {
+        let long = arg.get_long();
+        let Some(long) = long.filter(|long| !TYPED_EACH_TIME.contains(long)) else {
+            return arg;
+        };
+        let name = PREFIX.to_owned() + &long.to_uppercase().replace('-', "_");
+        let arg = match arg.get_action() {
+            ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+            _ => arg,
+        };
+        // clap wants a static name. A URL with a SAS is a secret, and help is pasted into tickets. The help names
+        // variables once.
+        let arg = arg.env(&*name.leak());
+        arg.hide_env_values(true).hide_env(true)
+    })
 }
 
 /// Treats an empty variable as unset: `TRAFFICCOP_IDENTITY=` in a unit's file means that.
-fn with_its_variable(arg: clap::Arg) -> clap::Arg {
-    match arg.get_env().map(std::env::var_os) {
-        Some(Some(value)) if value.is_empty() => arg.env(None::<&'static str>),
-        // A URL with a SAS is a secret, and help is pasted into tickets. The help names variables once.
-        Some(_) => arg.hide_env_values(true).hide_env(true),
-        None => arg,
+fn not_empty(arg: clap::Arg) -> clap::Arg {
+    match arg.get_env().and_then(std::env::var_os) {
+        Some(value) if value.is_empty() => arg.env(None::<&'static str>),
+        _ => arg,
     }
 }
 
@@ -374,19 +405,20 @@ pub fn unknown(variables: impl IntoIterator<Item = OsString>) -> Vec<String> {
         .filter_map(|name| name.into_string().ok())
         .filter(|name| name.starts_with(PREFIX) && !told.contains(&&**name))
         .collect();
-    let mut leave_out = |verb: &clap::Command| {
+    let leave_out = |unknown: &mut Vec<String>, verb: &clap::Command| {
         unknown.retain(|name| {
             let is_it = |arg: &clap::Arg| arg.get_env().is_some_and(|env| env == &**name);
             !verb.get_arguments().any(is_it)
         });
-        unknown.is_empty()
     };
     // Most are of run. All definitions cost as much as everything else before the guardian.
-    let nothing_left = leave_out(&clap::Command::new("none")) || leave_out(&run_alone());
-    if !nothing_left {
-        Cli::command().get_subcommands().for_each(|verb| {
-            leave_out(verb);
-        });
+    if !unknown.is_empty() {
+        leave_out(&mut unknown, &run_alone());
+    }
+    if !unknown.is_empty() {
+        for verb in Cli::command().get_subcommands() {
+            leave_out(&mut unknown, &with_its_variables(verb.clone()));
+        }
     }
     unknown.sort();
     unknown
@@ -396,13 +428,11 @@ fn run_alone() -> clap::Command {
     BRIEF.set(true);
     let definition = Run::augment_args(clap::Command::new("run"));
     BRIEF.set(false);
-    definition
+    with_its_variables(definition)
 }
 
 fn parsed_alone() -> clap::Command {
-    run_alone()
-        .args_override_self(true)
-        .mut_args(with_its_variable)
+    run_alone().args_override_self(true).mut_args(not_empty)
 }
 
 #[cfg(test)]
@@ -426,29 +456,26 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_has_its_variable() {
+    fn every_flag_has_its_variable_but_those_that_are_typed_each_time() {
         let definition = definition();
-        let verbs = definition.get_subcommands();
-        let verbs = verbs.filter(|verb| {
-            // A unit or a crontab sets nothing of these.
-            !["check", "timeline", "completions", "man"].contains(&verb.get_name())
-                && !verb.is_hide_set()
-        });
-        for arg in verbs.flat_map(clap::Command::get_arguments) {
-            let Some(long) = arg.get_long().filter(|long| *long != "help") else {
-                continue;
-            };
-            // Ending another instance's tenure must be typed each time.
-            if ["yes", "period"].contains(&long) {
-                assert_eq!(arg.get_env(), None, "{long}");
-                continue;
-            }
-            let variable = format!("TRAFFICCOP_{}", long.to_uppercase().replace('-', "_"));
-            assert_eq!(arg.get_env().unwrap().to_str(), Some(&*variable));
-            assert!(
-                arg.is_hide_env_values_set(),
-                "{long} shows its variable's value"
-            );
+        let of = |verb: &str, flag: &str| {
+            let mut flags = definition.find_subcommand(verb)?.get_arguments();
+            let arg = flags.find(|arg| arg.get_long() == Some(flag))?;
+            assert!(arg.is_hide_env_values_set() || arg.get_env().is_none());
+            arg.get_env()?.to_str()
+        };
+        assert_eq!(of("run", "no-wait"), Some("TRAFFICCOP_NO_WAIT"));
+        assert_eq!(of("run", "if"), Some("TRAFFICCOP_IF"));
+        assert_eq!(of("reset", "once-key"), Some("TRAFFICCOP_ONCE_KEY"));
+        for (verb, flag) in [
+            ("reset", "yes"),
+            ("break", "period"),
+            ("run", "help"),
+            ("check", "wait"),
+            ("timeline", "skew"),
+            ("announce", "json"),
+        ] {
+            assert_eq!(of(verb, flag), None, "{verb} --{flag}");
         }
     }
 

@@ -8,6 +8,7 @@ use clap::parser::ValueSource;
 use clap::{Arg, ArgMatches, Command};
 
 use super::Rows;
+use super::usage::one_of;
 use super::values::is_https;
 
 /// Settings that exclude each other, by id, and why: one of the first with one of the others. `ID=VALUE` is only that
@@ -205,7 +206,7 @@ impl<'a> Given<'a> {
                 let of = of.split(' ').filter(|setting| self.has(split(setting).0));
                 let of: Vec<String> = of.map(spelt).collect();
                 let add = if of.len() == 1 { "it" } else { "one of them" };
-                let of = of.join(" or ");
+                let of = one_of(&of);
                 return Some(format!(
                     "{detail} has no meaning without {of}: add {add}, or leave {detail} out"
                 ));

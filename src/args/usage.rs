@@ -64,12 +64,7 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
             let takes = match error.get(ContextKind::ValidValue) {
-                Some(ContextValue::Strings(values)) => match &values[..] {
-                    [others @ .., last] if !others.is_empty() => {
-                        format!("{} or {last}", others.join(", "))
-                    }
-                    _ => values.concat(),
-                },
+                Some(ContextValue::Strings(values)) => one_of(values),
                 // clap itself parses only flags without a value.
                 _ => "true or false".to_owned(),
             };
@@ -96,6 +91,14 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
         false if INSTEAD.iter().any(|(_, instead)| what.ends_with(instead)) => what,
         false => format!("{what}: {help}"),
     }))
+}
+
+/// Lists the values, the last after "or".
+pub(super) fn one_of(values: &[String]) -> String {
+    match values {
+        [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => values.concat(),
+    }
 }
 
 fn first_line(error: &clap::Error) -> String {
@@ -126,12 +129,13 @@ fn unknown_flag_of_no_verb(whole: &Command, flag: &str) -> String {
     let of_run = whole.find_subcommand("run");
     let mut flags = of_run.into_iter().flat_map(Command::get_arguments);
     let is_it = |arg: &clap::Arg| {
-        let long = flag.strip_prefix("--");
-        let short = flag.strip_prefix('-').and_then(|rest| rest.chars().next());
-        match long {
-            Some(long) => arg.get_long() == Some(long),
-            None => short.is_some() && arg.get_short() == short,
-        }
+        let is_long = arg
+            .get_long()
+            .is_some_and(|long| flag == format!("--{long}"));
+        is_long
+            || arg
+                .get_short()
+                .is_some_and(|short| flag.starts_with(&format!("-{short}")))
     };
     if flags.any(is_it) {
         return format!(

@@ -44,18 +44,6 @@ pub(super) fn health(typed: &args::Health, access: &args::Access) -> Result<Heal
     Ok(health)
 }
 
-/// Validates the checks of `elect`: its reader is no child, so only a URL can be asked.
-pub(super) fn of_a_reader(
-    typed: &args::HealthChecks,
-    access: &args::Access,
-) -> Result<Health, UsageError> {
-    let health = checks(typed, access)?;
-    if let Some(Ask::Command(_)) = health.ask {
-        refuse!("--health: elect asks a URL: take one like http://127.0.0.1:8080/healthz");
-    }
-    Ok(health)
-}
-
 fn checks(typed: &args::HealthChecks, access: &args::Access) -> Result<Health, UsageError> {
     let Some(text) = &typed.health else {
         return Ok(Health::default());

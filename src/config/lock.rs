@@ -11,14 +11,12 @@ use super::azure::{options, withheld};
 use super::look::in_time;
 use super::outputs::is_one_of;
 use super::policy::longest_poll;
-use super::run::BLOB_LEASE;
 use crate::args;
 use crate::azure::AuthOptions;
 use crate::host;
 use crate::lease::NamedLock as _;
 use crate::lease::helper::HelperLock;
 use crate::lease::slots::path_of;
-use crate::units::show;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named<'a> {
@@ -84,9 +82,8 @@ pub(crate) enum Lock {
 impl Lock {
     /// Validates the flags.
     pub(super) fn new(typed: &args::Common) -> Result<Lock, UsageError> {
-        let blob = typed.blob.clone().transpose()?;
         let named = Named::new(
-            blob.as_deref(),
+            typed.blob.as_deref(),
             typed.file.as_deref(),
             typed.store.as_deref(),
         )?;
@@ -161,22 +158,4 @@ impl Lock {
             is_one_of("--file", &path, &outer)
         })
     }
-}
-
-pub(crate) fn refuse_lease(on_blob: bool, lease: Duration) -> Result<(), UsageError> {
-    if on_blob && !BLOB_LEASE.contains(&lease) {
-        refuse!(
-            "--lease {}: a blob can be leased for 15s to 60s only: take {}",
-            show(lease),
-            show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end()))
-        );
-    }
-    if on_blob && lease.subsec_nanos() != 0 {
-        refuse!(
-            "--lease {}: a blob is leased for whole seconds: take {}s",
-            show(lease),
-            lease.as_secs()
-        );
-    }
-    Ok(())
 }

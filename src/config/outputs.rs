@@ -54,7 +54,7 @@ impl Outputs {
     /// Looks for `patience` at most at the files, and at those of the lock.
     pub(super) fn new(
         typed: &args::Operations,
-        listen: Option<&args::Listen>,
+        listen: &args::Listen,
         control_file: Option<&PathBuf>,
         locks: Vec<PathBuf>,
         patience: Duration,
@@ -63,7 +63,7 @@ impl Outputs {
             status_file: typed.status_file.clone(),
             event_log: typed.event_log.clone(),
             control_file: control_file.cloned(),
-            listen: listen.map_or(Ok(None), address)?,
+            listen: address(listen)?,
         };
         let socket = match &outputs.listen {
             Some(Address::Unix(path)) => Some(path),
@@ -109,20 +109,14 @@ impl Outputs {
 /// Refuses the lock's file: a rename would replace it, and the next instance would run at the same time.
 fn status_file(file: &Path, locks: &[PathBuf]) -> Result<(), UsageError> {
     has_place("--status-file", file)?;
-    if is_no_file(file) {
-        refuse!(
-            "--status-file {}: trafficcop replaces it at every change, and it is not a regular file: \
-             name another (follow it with 'tail -F')",
-            quoted_word(file.as_os_str())
-        );
-    }
-    if is_one_of("--status-file", file, locks)? {
-        refuse!(
-            "--status-file {} is the lock's file, and would be replaced under the lock: name another one",
-            file.display()
-        );
-    }
-    Ok(())
+    let why = if is_no_file(file) {
+        "trafficcop replaces it at every change, and it is not a regular file: name another (follow it with 'tail -F')"
+    } else if is_one_of("--status-file", file, locks)? {
+        "it is the lock's file, and would be replaced under the lock: name another one"
+    } else {
+        return Ok(());
+    };
+    refuse!("--status-file {}: {why}", quoted_word(file.as_os_str()))
 }
 
 /// Refuses the lock's file, where a line is an unreadable record, and the status file, which is replaced.
@@ -158,28 +152,20 @@ fn leads_to_a_descriptor(path: &Path) -> bool {
 
 /// Refuses a file without a directory: it is written from the first moment.
 fn has_place(flag: &str, file: &Path) -> Result<(), UsageError> {
-    if file.as_os_str().is_empty() || file.file_name().is_none() || file.is_dir() {
-        refuse!(
-            "{flag} {}: name a file, not a directory",
-            quoted_word(file.as_os_str())
-        );
-    }
-    if file
-        .symlink_metadata()
-        .is_err_and(|why| why.kind() == ErrorKind::InvalidFilename)
-    {
-        refuse!(
-            "{flag} {}: the name is too long: take a shorter one",
-            file.display()
-        );
-    }
-    if !seen(flag, directory(file))?.is_some_and(|found| found.is_dir()) {
-        refuse!(
-            "{flag} {}: there is no such directory: create it, or name another file",
-            file.display()
-        );
-    }
-    Ok(())
+    let is_too_long = || {
+        let found = file.symlink_metadata();
+        found.is_err_and(|why| why.kind() == ErrorKind::InvalidFilename)
+    };
+    let why = if file.as_os_str().is_empty() || file.file_name().is_none() || file.is_dir() {
+        "name a file, not a directory"
+    } else if is_too_long() {
+        "the name is too long: take a shorter one"
+    } else if !seen(flag, directory(file))?.is_some_and(|found| found.is_dir()) {
+        "there is no such directory: create it, or name another file"
+    } else {
+        return Ok(());
+    };
+    refuse!("{flag} {}: {why}", quoted_word(file.as_os_str()))
 }
 
 fn directory(file: &Path) -> &Path {

@@ -7,7 +7,7 @@ use std::time::Duration;
 use super::azure::scheduled_events;
 use super::command::{refuse_a_lock_behind, refuse_no_command};
 use super::health::{Health, health};
-use super::lock::{Lock, refuse_lease};
+use super::lock::Lock;
 use super::look;
 use super::outputs::Outputs;
 use super::policy::{hold_policy, longest_poll, of_leases, once, refuse_short_cooldown};
@@ -20,6 +20,7 @@ use crate::exit;
 use crate::guardian::{Contain, StopTo};
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::notify::Ready;
+use crate::units::show;
 
 // The service's limits. The parser refuses -1, no end: a dead machine would never give the lock back.
 pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
@@ -111,48 +112,103 @@ impl Config {
             &typed.command,
             "no command: write it after --, as in 'trafficcop run --file PATH -- ./job'",
         )?;
-        let common = &typed.common;
-        refuse_a_lock_behind(common, &typed.command)?;
-        // First: the other settings depend on the lock, and of two mistakes it is the one to report.
-        let basis = Basis::new(common)?;
-        let (once, task) = once(&typed.once)?.unzip();
-        let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
-        let signal = typed.stop_signal.unwrap_or(Ok(libc::SIGTERM));
-        let rules = Rules {
-            once,
-            ..basis.rules(common, grace, signal, &typed.hold_policy, host)?
-        };
+        refuse_a_lock_behind(&typed.common, &typed.command)?;
         // A blob's metadata has 8 KiB in total.
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
-        let config = basis.config(common, Some(&typed.listen), None, rules, shown, host)?;
-        let withheld = match typed.no_credentials {
-            true => config.lock.withheld(),
-            false => Vec::new(),
+        Config::checked(typed, None, shown, host)
+    }
+
+    /// Validates the settings of `run`, and those of `elect` as of a `run` without a command. `shown` stands for the
+    /// command in the lock's record.
+    pub(super) fn checked(
+        typed: args::Run,
+        control_file: Option<&PathBuf>,
+        shown: String,
+        host: &Host,
+    ) -> Result<Config, UsageError> {
+        let common = &typed.common;
+        // First: the other settings depend on the lock, and of two mistakes it is the one to report.
+        let lock = Lock::new(common)?;
+        let slots = common.slots.clone().unwrap_or(Ok(1))?;
+        let on_blob = matches!(lock, Lock::Blob { .. });
+        let budget = budget(
+            &common.lease,
+            on_blob,
+            &common.grace_on_loss,
+            &common.margin,
+        )?;
+        let poll = common.poll.clone().unwrap_or(Ok(DEFAULT_POLL))?;
+        let (once, task) = once(&typed.once)?.unzip();
+        let shortest_cooldown = lock.shortest_cooldown(slots, poll);
+        let connect_timeout = common.connect_timeout.clone();
+        let auth_patience = common.auth_patience.clone();
+        let rules = Rules {
+            budget: Some(budget),
+            poll: Some(poll),
+            wait: match common.no_wait {
+                true => Some(Duration::ZERO),
+                false => common.wait.clone().transpose()?,
+            },
+            patience: connect_timeout.unwrap_or(Ok(DEFAULT_PATIENCE))?,
+            auth_patience: auth_patience.unwrap_or(Ok(AUTH_PATIENCE))?,
+            grace: typed.grace.unwrap_or(Ok(DEFAULT_GRACE))?,
+            stop_signal: typed.stop_signal.unwrap_or(Ok(libc::SIGTERM))?,
+            if_lost: common.if_lost,
+            hold_policy: hold_policy(&typed.hold_policy, &lock, budget.lease, shortest_cooldown)?,
+            once,
+            on_terminal: false,
+            seed: host.seed,
         };
+        let outputs = Outputs::new(
+            &common.operations,
+            &typed.listen,
+            control_file,
+            lock.files(slots),
+            patience(rules.patience, rules.wait),
+        )?;
+        for (flag, script) in [
+            ("--if", &common.only_if),
+            ("--standby", &typed.roles.standby),
+            ("--on-acquire", &typed.roles.on_acquire),
+            ("--on-lost", &typed.roles.on_lost),
+        ] {
+            refuse_no_script(flag, script.as_deref())?;
+        }
+        let conflict_status = common.conflict_exit_code.clone();
         Ok(Config {
-            health: health(&typed.health, &common.access)?,
-            roles: roles(typed.roles)?,
-            scheduled_events: scheduled_events(&typed.scheduled_events, host)?,
+            doorbell: common.doorbell.clone().transpose()?,
+            rules,
+            only_if: common.only_if.clone(),
             task,
+            lease: budget.lease,
+            health: health(&typed.health, &common.access)?,
+            roles: typed.roles,
             contain: typed.contain,
             stop_to: typed.stop_to,
+            conflict_status: conflict_status.unwrap_or(Ok(exit::CONFLICT))?,
+            candidate: Candidate {
+                identity: identity(&common.operations, host)?,
+                host: host.host.clone(),
+                pid: host.pid,
+                command: shown,
+                bell: None,
+            },
+            status_file: outputs.status_file,
+            listen: outputs.listen,
+            event_log: outputs.event_log,
             ready: typed.ready,
-            withheld,
+            scheduled_events: scheduled_events(&typed.scheduled_events, host)?,
+            withheld: match typed.no_credentials {
+                true => lock.withheld(),
+                false => Vec::new(),
+            },
+            of_leases: of_leases(common),
+            outer: host.outer.clone(),
             command: typed.command,
-            ..config
+            lock,
+            slots,
         })
     }
-}
-
-fn roles(typed: Roles) -> Result<Roles, UsageError> {
-    for (flag, script) in [
-        ("--standby", &typed.standby),
-        ("--on-acquire", &typed.on_acquire),
-        ("--on-lost", &typed.on_lost),
-    ] {
-        refuse_no_script(flag, script.as_deref())?;
-    }
-    Ok(typed)
 }
 
 /// Refuses an empty script: `sh -c ''` succeeds, so an unset variable would go unnoticed.
@@ -162,113 +218,6 @@ fn refuse_no_script(flag: &str, script: Option<&OsStr>) -> Result<(), UsageError
         refuse!("{flag} is empty: name a command for sh, or leave it out");
     }
     Ok(())
-}
-
-/// Lock and timing, on which all other settings depend.
-pub(super) struct Basis {
-    lock: Lock,
-    slots: u32,
-    budget: Budget,
-    poll: Duration,
-}
-
-impl Basis {
-    pub(super) fn new(typed: &args::Common) -> Result<Basis, UsageError> {
-        let lock = Lock::new(typed)?;
-        let slots = typed.slots.clone().unwrap_or(Ok(1))?;
-        Ok(Basis {
-            budget: budget(
-                &typed.lease,
-                matches!(lock, Lock::Blob { .. }),
-                &typed.grace_on_loss,
-                &typed.margin,
-            )?,
-            poll: typed.poll.clone().unwrap_or(Ok(DEFAULT_POLL))?,
-            lock,
-            slots,
-        })
-    }
-
-    /// Returns the rules without a task to run once.
-    pub(super) fn rules(
-        &self,
-        typed: &args::Common,
-        grace: Checked<Duration>,
-        stop_signal: Checked<i32>,
-        turns: &args::HoldPolicy,
-        host: &Host,
-    ) -> Result<Rules, UsageError> {
-        let patience = typed.connect_timeout.clone();
-        Ok(Rules {
-            budget: Some(self.budget),
-            poll: Some(self.poll),
-            wait: match typed.no_wait {
-                true => Some(Duration::ZERO),
-                false => typed.wait.clone().transpose()?,
-            },
-            patience: patience.unwrap_or(Ok(DEFAULT_PATIENCE))?,
-            auth_patience: typed.auth_patience.clone().unwrap_or(Ok(AUTH_PATIENCE))?,
-            grace: grace?,
-            stop_signal: stop_signal?,
-            if_lost: typed.if_lost,
-            hold_policy: hold_policy(
-                turns,
-                &self.lock,
-                self.budget.lease,
-                self.lock.shortest_cooldown(self.slots, self.poll),
-            )?,
-            once: None,
-            on_terminal: false,
-            seed: host.seed,
-        })
-    }
-
-    /// Returns the configuration without a command; `shown` stands for it in the lock's record.
-    pub(super) fn config(
-        self,
-        typed: &args::Common,
-        listen: Option<&args::Listen>,
-        control_file: Option<&PathBuf>,
-        rules: Rules,
-        shown: String,
-        host: &Host,
-    ) -> Result<Config, UsageError> {
-        let files = self.lock.files(self.slots);
-        let patience = patience(rules.patience, rules.wait);
-        let outputs = Outputs::new(&typed.operations, listen, control_file, files, patience)?;
-        let conflict_status = typed.conflict_exit_code.clone();
-        refuse_no_script("--if", typed.only_if.as_deref())?;
-        Ok(Config {
-            only_if: typed.only_if.clone(),
-            conflict_status: conflict_status.unwrap_or(Ok(exit::CONFLICT))?,
-            candidate: Candidate {
-                identity: identity(&typed.operations, host)?,
-                host: host.host.clone(),
-                pid: host.pid,
-                command: shown,
-                bell: None,
-            },
-            lock: self.lock,
-            slots: self.slots,
-            doorbell: typed.doorbell.clone().transpose()?,
-            rules,
-            task: None,
-            lease: self.budget.lease,
-            command: Vec::new(),
-            health: Health::default(),
-            roles: Roles::default(),
-            contain: Contain::None,
-            stop_to: StopTo::Group,
-            status_file: outputs.status_file,
-            listen: outputs.listen,
-            event_log: outputs.event_log,
-            ready: Ready::Standby,
-            scheduled_events: None,
-            withheld: Vec::new(),
-            of_leases: of_leases(typed),
-            outer: host.outer.clone(),
-        })
-    }
 }
 
 /// Returns how long to wait for a drive: as for a store, or one step if the instance does not wait for control.
@@ -283,7 +232,20 @@ pub(crate) fn budget(
     margin: &Option<Checked<Duration>>,
 ) -> Result<Budget, UsageError> {
     let lease = lease.clone().unwrap_or(Ok(DEFAULT_LEASE))?;
-    refuse_lease(on_blob, lease)?;
+    if on_blob && !BLOB_LEASE.contains(&lease) {
+        refuse!(
+            "--lease {}: a blob can be leased for 15s to 60s only: take {}",
+            show(lease),
+            show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end()))
+        );
+    }
+    if on_blob && lease.subsec_nanos() != 0 {
+        refuse!(
+            "--lease {}: a blob is leased for whole seconds: take {}s",
+            show(lease),
+            lease.as_secs()
+        );
+    }
     // Grace and margin grow with the lease, unless they were set.
     let mut budget = Budget::for_lease(lease);
     if let Some(grace) = grace_on_loss.clone() {

@@ -523,7 +523,7 @@ fn slots_are_counted_from_one_to_a_thousand() {
     assert_eq!(slots(""), Ok(1));
     assert_eq!(slots("--slots 1000"), Ok(1000));
     for (line, words) in [
-        ("--slots 0", "no instance"),
+        ("--slots 0", "1 to 1000"),
         ("--slots 1001", "1 to 1000"),
         ("--slots=-1", "1 to 1000"),
         ("--slots two", "1 to 1000"),
@@ -576,8 +576,8 @@ fn key_or_period_implies_once() {
 fn settings_that_contradict_once_are_refused_with_the_reason() {
     let long = "k".repeat(129);
     for (line, words) in [
-        ("--once-attempts 3", "without --once or"),
-        ("--once-on-failure stop", "without --once or"),
+        ("--once-attempts 3", "without --once, --once-key or"),
+        ("--once-on-failure stop", "without --once, --once-key or"),
         ("--once --restart always", "--once-attempts"),
         (
             "--once --restart on-failure",

@@ -89,11 +89,13 @@ impl Work {
         )?;
         // First, like the lock in `run`: of two mistakes it is the one to report.
         let source = Source::new(&typed)?;
-        let (operations, listen) = (&typed.operations, Some(&typed.listen));
+        let (operations, listen) = (&typed.operations, &typed.listen);
         let outputs = Outputs::new(operations, listen, None, Vec::new(), DEFAULT_PATIENCE)?;
         let max_messages = typed.max_messages.transpose()?;
-        let timeout = typed.timeout.transpose()?;
-        let attempts = typed.max_attempts.transpose()?;
+        // A storage queue counts without a limit: a bad message would come for ever. On Service Bus the queue's owner
+        // sets a limit that cannot be switched off.
+        let is_storage = matches!(source, Source::Storage(_));
+        let default_attempts = is_storage.then_some(DEFAULT_ATTEMPTS);
         // EX_DATAERR and EX_TEMPFAIL of sysexits.h.
         let dead_letter_exit = typed
             .dead_letter_exit
@@ -107,12 +109,12 @@ impl Work {
             idle_exit: typed.idle_exit.transpose()?,
             auth_patience: typed.auth_patience.unwrap_or(Ok(AUTH_PATIENCE))?,
             in_directories: typed.message == args::Hand::File,
-            timeout,
+            timeout: typed.timeout.transpose()?,
             stop_signal: typed.stop_signal.unwrap_or(Ok(libc::SIGTERM))?,
             stop_to: typed.stop_to,
             contain: typed.contain,
             at_most_once: typed.at_most_once,
-            max_attempts: attempts.or(source.attempts()),
+            max_attempts: typed.max_attempts.transpose()?.or(default_attempts),
             retry_delay: typed.retry_delay.unwrap_or(Ok(DEFAULT_RETRY_DELAY))?,
             dead_letter_exit,
             retry_exit,
@@ -127,7 +129,7 @@ impl Work {
             status_file: outputs.status_file,
             event_log: outputs.event_log,
             withheld: match typed.no_credentials {
-                true => withheld(source.target(), source.named_variable()),
+                true => source.withheld(),
                 false => Vec::new(),
             },
             command: typed.command,
@@ -238,20 +240,12 @@ impl Source {
         }
     }
 
-    /// Returns the address if it can contain a secret.
-    fn target(&self) -> &str {
+    fn withheld(&self) -> Vec<OsString> {
         match self {
-            Source::Storage(storage) => &storage.queue,
+            // A URL can contain a secret.
+            Source::Storage(storage) => withheld(&storage.queue, None),
             #[cfg(feature = "service-bus")]
-            Source::ServiceBus(_) => "",
-        }
-    }
-
-    fn named_variable(&self) -> Option<&str> {
-        match self {
-            Source::Storage(_) => None,
-            #[cfg(feature = "service-bus")]
-            Source::ServiceBus(bus) => bus.asked.string_in.as_deref(),
+            Source::ServiceBus(bus) => withheld("", bus.asked.string_in.as_deref()),
         }
     }
 
@@ -261,17 +255,6 @@ impl Source {
             Source::Storage(storage) => Some(storage.lock_time),
             #[cfg(feature = "service-bus")]
             Source::ServiceBus(bus) => bus.lock_time,
-        }
-    }
-
-    /// Returns `None` to leave it to the queue.
-    fn attempts(&self) -> Option<u32> {
-        match self {
-            // The service counts without a limit: a bad message would come for ever.
-            Source::Storage(_) => Some(DEFAULT_ATTEMPTS),
-            // Its owner's limit cannot be switched off.
-            #[cfg(feature = "service-bus")]
-            Source::ServiceBus(_) => None,
         }
     }
 }

@@ -228,7 +228,7 @@ fn a_verb_that_is_none() {
                 "--",
                 "true",
             ],
-            "--status-file no/a\\tb: there is no such directory",
+            "--status-file $'no/a\\tb': there is no such directory",
         ),
     ] {
         let ran = Command::new(env!("CARGO_BIN_EXE_trafficcop"))
