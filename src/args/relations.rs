@@ -115,12 +115,10 @@ pub(super) struct Given<'a> {
 impl<'a> Given<'a> {
     /// Takes the subcommand that was typed, if the command has any.
     pub(super) fn new(command: &'a Command, matches: &'a ArgMatches) -> Given<'a> {
-        let typed = matches.subcommand().and_then(|(name, matches)| {
-            let verb = command.find_subcommand(name)?;
-            Some(Given { verb, matches })
-        });
-        let verb = command;
-        typed.unwrap_or(Given { verb, matches })
+        let typed = matches.subcommand();
+        let typed = typed.and_then(|(name, typed)| Some((command.find_subcommand(name)?, typed)));
+        let (verb, matches) = typed.unwrap_or((command, matches));
+        Given { verb, matches }
     }
 
     fn has(&self, id: &str) -> bool {
@@ -148,10 +146,11 @@ impl<'a> Given<'a> {
 
     /// Returns whether no https server needs --ca-file. A verb without --health may share a unit's variables.
     fn is_ca_file_for_the_lock(&self) -> bool {
-        self.has("health") && {
+        let is_asked_by_https = || {
             let health = self.matches.get_raw("health");
-            !health.and_then(Iterator::last).is_some_and(is_https)
-        }
+            health.and_then(Iterator::last).is_some_and(is_https)
+        };
+        self.has("health") && !is_asked_by_https()
     }
 
     fn from(&self, source: ValueSource, settings: &'static str) -> Vec<&'static str> {
@@ -234,6 +233,8 @@ mod tests {
     fn every_rule_is_about_settings_that_there_are() {
         let definition = super::super::definition();
         let verbs: Vec<&Command> = definition.get_subcommands().collect();
+        let mut rows = RIVALS.iter().chain(MEANINGLESS);
+        assert!(rows.all(|(pair, _)| pair.split(" | ").count() == 2));
         let excluded = exclusions(RIVALS).chain(exclusions(MEANINGLESS));
         let pairs = excluded.map(|(one, other, _)| (one, other));
         for (one, other) in pairs.chain(DETAILS.iter().copied()) {
