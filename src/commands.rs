@@ -16,7 +16,7 @@ use std::time::Duration;
 use crate::args;
 use crate::azure::Account;
 use crate::clock::Instant;
-use crate::config::{Named, UsageError, of_blobs_alone, options};
+use crate::config::{Named, UsageError, options};
 use crate::core::Failure;
 use crate::host::{self, variable};
 use crate::lease::helper::HelperLock;
@@ -44,24 +44,6 @@ const LISTING: Duration = Duration::from_secs(120);
 fn named(typed: &args::TheLock) -> Result<Named<'_>, UsageError> {
     let (blob, file) = (typed.blob.as_deref(), typed.file.as_deref());
     Named::new(blob, file, typed.store.as_deref())
-}
-
-/// Refuses flags without an effect.
-fn refuse_access(
-    named: Named<'_>,
-    emulator: bool,
-    access: &args::Access,
-) -> Result<(), UsageError> {
-    let mut flags = vec![("--emulator", emulator)];
-    // A unit's environment may have --ca-file for --health.
-    flags.extend(of_blobs_alone(access, true));
-    match flags.iter().find(|flag| flag.1) {
-        Some((flag, _)) => Err(UsageError::new(format!(
-            "{flag} has no meaning for a lock {}: leave it out (or unset its variable)",
-            named.place()
-        ))),
-        None => Ok(()),
-    }
 }
 
 fn account(
@@ -123,9 +105,6 @@ impl LockTarget {
         emulator: bool,
         access: &args::Access,
     ) -> anyhow::Result<LockTarget> {
-        if !matches!(named, Named::Blob(_)) {
-            refuse_access(named, emulator, access)?;
-        }
         let inspector: Box<dyn Inspector> = match named {
             Named::Blob(text) => {
                 let target = parse(text).map_err(|why| UsageError::new(why.to_string()))?;

@@ -61,7 +61,7 @@
 //! # For contributors: where do I put a …
 //! | new thing | place |
 //! |---|---|
-//! | flag | its struct in `src/args`; its meaning in `src/config` |
+//! | flag | its struct in `src/args`; its rows in `src/args/relations.rs`; its meaning in `src/config` |
 //! | store | a folder in `crates/lease/src` and a variant in `src/config/lock.rs`; or a helper, without a line here |
 //! | rule of the core | `crates/core/src/tenure`, with a row in its golden table |
 //! | notice | `crates/core/src/event.rs`, and a row in `src/report/happened.rs` |

@@ -4,13 +4,14 @@ use std::cell::Cell;
 use std::ffi::OsString;
 use std::fmt::Write as _;
 
-use clap::builder::StyledStr;
-use clap::{ArgAction, Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
+use clap::builder::{BoolishValueParser, StyledStr};
+use clap::error::ErrorKind;
+use clap::{ArgAction, ArgMatches, Args as _, CommandFactory, FromArgMatches, Parser, Subcommand};
 
 use super::{
     Announce, Break, Check, Completions, Doctor, EXAMPLES, Elect, FOR_THE_COMMAND, FOR_THE_MESSAGE,
     FindLocked, List, Man, Reset, Run, Status, Timeline, WORK_EXAMPLES, Watch, Work, elect,
-    precedence,
+    relations::{Given, without_variables},
 };
 
 /// Greatest width of help, in columns.
@@ -249,18 +250,16 @@ fn after_help() -> String {
 fn with_its_help(verb: clap::Command) -> clap::Command {
     let flags = verb.get_arguments().filter(|arg| arg.get_long().is_some());
     let (with, without): (Vec<_>, Vec<_>) = flags.partition(|arg| arg.get_env().is_some());
-    let without = without
-        .iter()
-        .filter_map(|arg| Some(format!("--{}", arg.get_long()?)));
-    let without: Vec<String> = without.collect();
-    let variables = match (with.is_empty(), without.is_empty()) {
-        (true, _) => String::new(),
-        (false, true) => {
-            "\nEvery --flag-name has a variable, TRAFFICCOP_FLAG_NAME; a typed flag wins.".into()
-        }
-        (false, false) => format!(
-            "\nEvery --flag-name but {} has a variable, TRAFFICCOP_FLAG_NAME; a typed flag wins.",
-            without.join(" and ")
+    let without = without.iter().filter_map(|arg| arg.get_long());
+    let without: Vec<String> = without.map(|long| format!("--{long}")).collect();
+    let but = match without.is_empty() {
+        true => String::new(),
+        false => format!(" but {}", without.join(" and ")),
+    };
+    let variables = match with.is_empty() {
+        true => String::new(),
+        false => format!(
+            "\nEvery --flag-name{but} has a variable, TRAFFICCOP_FLAG_NAME; a typed flag wins."
         ),
     };
     let is_span = |arg: &clap::Arg| arg.get_value_names().is_some_and(|names| names == ["D"]);
@@ -296,43 +295,91 @@ pub fn definition() -> clap::Command {
         // A script that adds "$@" to its own flags lets its caller override them.
         .args_override_self(true)
         .mut_subcommand("elect", elect::in_its_words)
-        .mut_subcommands(|verb| with_its_help(verb).mut_args(with_its_variable))
+        .mut_subcommands(|verb| with_its_help(with_its_variables(verb)).mut_args(not_empty))
+}
+
+/// Verbs without variables: a unit or a crontab sets nothing of these, or a command runs them again and again.
+const WITHOUT_VARIABLES: [&str; 6] = [
+    "announce",
+    "check",
+    "completions",
+    "find-locked",
+    "man",
+    "timeline",
+];
+
+/// Flags without variables: ending another instance's tenure must be typed each time.
+const TYPED_EACH_TIME: [&str; 2] = ["yes", "period"];
+
+/// Gives every `--flag-name` its variable, `TRAFFICCOP_FLAG_NAME`.
+fn with_its_variables(verb: clap::Command) -> clap::Command {
+    if WITHOUT_VARIABLES.contains(&verb.get_name()) {
+        return verb;
+    }
+    verb.mut_args(|arg| {
+        let long = arg.get_long();
+        let Some(long) = long.filter(|long| !TYPED_EACH_TIME.contains(long)) else {
+            return arg;
+        };
+        let name = PREFIX.to_owned() + &long.to_uppercase().replace('-', "_");
+        let arg = match arg.get_action() {
+            ArgAction::SetTrue => arg.value_parser(BoolishValueParser::new()),
+            _ => arg,
+        };
+        // clap wants a static name. A URL with a SAS is a secret, and help is pasted into tickets. The help names
+        // variables once.
+        let arg = arg.env(&*name.leak());
+        arg.hide_env_values(true).hide_env(true)
+    })
 }
 
 /// Treats an empty variable as unset: `TRAFFICCOP_IDENTITY=` in a unit's file means that.
-fn with_its_variable(arg: clap::Arg) -> clap::Arg {
-    match arg.get_env().map(std::env::var_os) {
-        Some(Some(value)) if value.is_empty() => arg.env(None::<&'static str>),
-        // A URL with a SAS is a secret, and help is pasted into tickets. The help names variables once.
-        Some(_) => arg.hide_env_values(true).hide_env(true),
-        None => arg,
+fn not_empty(arg: clap::Arg) -> clap::Arg {
+    match arg.get_env().and_then(std::env::var_os) {
+        Some(value) if value.is_empty() => arg.env(None::<&'static str>),
+        _ => arg,
     }
 }
 
 /// Parses a command line, the program's name first.
 ///
 /// # Errors
-/// Those of clap, also the text of `--help` and `--version` (see [`clap::Error::use_stderr`]).
+/// Those of [`settled`].
 pub fn parse(line: impl IntoIterator<Item = OsString>) -> Result<Cli, clap::Error> {
     let line = without_help(line.into_iter().collect());
-    if let Some(run) = sound_run(&line) {
+    // Crontabs and units start `run` again and again, and the definitions of the other verbs are costly. Errors and
+    // help need the whole definition.
+    if line.get(1).is_some_and(|verb| verb == "run")
+        && let Ok(matches) = settled(parsed_alone, &line[1..])
+        && let Ok(run) = Run::from_arg_matches(&matches)
+    {
         let verb = Verb::Run(Box::new(run));
         return Ok(Cli { verb });
     }
-    let definition = definition();
-    let mut matches = definition.clone().try_get_matches_from(&line)?;
-    if let Some((name, typed)) = matches.subcommand()
-        && let Some(verb) = definition.find_subcommand(name)
-    {
-        let beaten = precedence::beaten(verb, typed);
-        // Parsed again, because nothing can be removed from clap's matches.
-        if !beaten.is_empty() {
-            matches = definition
-                .mut_subcommand(name, |verb| precedence::without_variables(verb, &beaten))
-                .try_get_matches_from(&line)?;
-        }
+    Cli::from_arg_matches(&settled(definition, &line)?)
+}
+
+/// Returns the values of a line, after typed flags have beaten the variables that they exclude.
+///
+/// # Errors
+/// Those of clap, also the text of `--help` and `--version` (see [`clap::Error::use_stderr`]). A contradiction is one
+/// of the kind [`ErrorKind::ArgumentConflict`], whose text is the whole refusal.
+pub fn settled(
+    define: impl Fn() -> clap::Command,
+    line: &[OsString],
+) -> Result<ArgMatches, clap::Error> {
+    let mut definition = define();
+    let mut matches = definition.try_get_matches_from_mut(line)?;
+    let beaten = Given::new(&definition, &matches).beaten();
+    // Parsed again, because nothing can be removed from clap's matches. A copy kept for this case would cost every
+    // start.
+    if !beaten.is_empty() {
+        matches = without_variables(define(), &beaten).try_get_matches_from(line)?;
     }
-    Cli::from_arg_matches(&matches)
+    match Given::new(&definition, &matches).refusal() {
+        Some(refusal) => Err(clap::Error::raw(ErrorKind::ArgumentConflict, refusal)),
+        None => Ok(matches),
+    }
 }
 
 /// Turns `trafficcop help COMMAND` into `trafficcop COMMAND --help`.
@@ -358,19 +405,20 @@ pub fn unknown(variables: impl IntoIterator<Item = OsString>) -> Vec<String> {
         .filter_map(|name| name.into_string().ok())
         .filter(|name| name.starts_with(PREFIX) && !told.contains(&&**name))
         .collect();
-    let mut leave_out = |verb: &clap::Command| {
+    let leave_out = |unknown: &mut Vec<String>, verb: &clap::Command| {
         unknown.retain(|name| {
             let is_it = |arg: &clap::Arg| arg.get_env().is_some_and(|env| env == &**name);
             !verb.get_arguments().any(is_it)
         });
-        unknown.is_empty()
     };
     // Most are of run. All definitions cost as much as everything else before the guardian.
-    let nothing_left = leave_out(&clap::Command::new("none")) || leave_out(&run_alone());
-    if !nothing_left {
-        Cli::command().get_subcommands().for_each(|verb| {
-            leave_out(verb);
-        });
+    if !unknown.is_empty() {
+        leave_out(&mut unknown, &run_alone());
+    }
+    if !unknown.is_empty() {
+        for verb in Cli::command().get_subcommands() {
+            leave_out(&mut unknown, &with_its_variables(verb.clone()));
+        }
     }
     unknown.sort();
     unknown
@@ -380,31 +428,11 @@ fn run_alone() -> clap::Command {
     BRIEF.set(true);
     let definition = Run::augment_args(clap::Command::new("run"));
     BRIEF.set(false);
-    definition
+    with_its_variables(definition)
 }
 
-/// Parses a sound `run` without the definitions of the other verbs, which are costly. Errors and help need the
-/// whole definition.
-fn sound_run(line: &[OsString]) -> Option<Run> {
-    let words = line.get(1..)?;
-    // Crontabs and units start `run` again and again.
-    if words.first()? != "run" {
-        return None;
-    }
-    let define = || {
-        run_alone()
-            .args_override_self(true)
-            .mut_args(with_its_variable)
-    };
-    let mut definition = define();
-    let mut matches = definition.try_get_matches_from_mut(words).ok()?;
-    let beaten = precedence::beaten(&definition, &matches);
-    if !beaten.is_empty() {
-        // A copy kept for this case would cost every start.
-        let definition = precedence::without_variables(define(), &beaten);
-        matches = definition.try_get_matches_from(words).ok()?;
-    }
-    Run::from_arg_matches(&matches).ok()
+fn parsed_alone() -> clap::Command {
+    run_alone().args_override_self(true).mut_args(not_empty)
 }
 
 #[cfg(test)]
@@ -428,29 +456,26 @@ mod tests {
     }
 
     #[test]
-    fn every_flag_has_its_variable() {
+    fn every_flag_has_its_variable_but_those_that_are_typed_each_time() {
         let definition = definition();
-        let verbs = definition.get_subcommands();
-        let verbs = verbs.filter(|verb| {
-            // A unit or a crontab sets nothing of these.
-            !["check", "timeline", "completions", "man"].contains(&verb.get_name())
-                && !verb.is_hide_set()
-        });
-        for arg in verbs.flat_map(clap::Command::get_arguments) {
-            let Some(long) = arg.get_long().filter(|long| *long != "help") else {
-                continue;
-            };
-            // Ending another instance's tenure must be typed each time.
-            if ["yes", "period"].contains(&long) {
-                assert_eq!(arg.get_env(), None, "{long}");
-                continue;
-            }
-            let variable = format!("TRAFFICCOP_{}", long.to_uppercase().replace('-', "_"));
-            assert_eq!(arg.get_env().unwrap().to_str(), Some(&*variable));
-            assert!(
-                arg.is_hide_env_values_set(),
-                "{long} shows its variable's value"
-            );
+        let of = |verb: &str, flag: &str| {
+            let mut flags = definition.find_subcommand(verb)?.get_arguments();
+            let arg = flags.find(|arg| arg.get_long() == Some(flag))?;
+            assert!(arg.is_hide_env_values_set() || arg.get_env().is_none());
+            arg.get_env()?.to_str()
+        };
+        assert_eq!(of("run", "no-wait"), Some("TRAFFICCOP_NO_WAIT"));
+        assert_eq!(of("run", "if"), Some("TRAFFICCOP_IF"));
+        assert_eq!(of("reset", "once-key"), Some("TRAFFICCOP_ONCE_KEY"));
+        for (verb, flag) in [
+            ("reset", "yes"),
+            ("break", "period"),
+            ("run", "help"),
+            ("check", "wait"),
+            ("timeline", "skew"),
+            ("announce", "json"),
+        ] {
+            assert_eq!(of(verb, flag), None, "{verb} --{flag}");
         }
     }
 

@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::BoolishValueParser;
 
 use super::values::{AUTO, Checked, checked, doorbell, duration, path, poll};
 use super::{Access, FOR_THE_STORE, Rows, in_short, with_examples};
@@ -19,21 +18,18 @@ pub struct TheLock {
     #[arg(
         long,
         value_name = "CONTAINER/NAME|URL",
-        env = "TRAFFICCOP_BLOB",
         help_heading = "The lock (exactly one)"
     )]
     pub blob: Option<String>,
 
     /// A lock on this file (break: on a shared drive only)
-    #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", help_heading = "The lock (exactly one)",
-        value_parser = path())]
+    #[arg(long, value_name = "PATH", help_heading = "The lock (exactly one)", value_parser = path())]
     pub file: Option<PathBuf>,
 
     /// A lock in this entry of a helper's store
     #[arg(
         long,
         value_name = "HELPER:NAME",
-        env = "TRAFFICCOP_STORE",
         help_heading = "The lock (exactly one)"
     )]
     pub store: Option<String>,
@@ -41,8 +37,7 @@ pub struct TheLock {
     /// With --blob: use Azurite on this machine
     ///
     /// The well-known account of the storage emulator.
-    #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The lock (exactly one)",
-        value_parser = BoolishValueParser::new())]
+    #[arg(long, help_heading = "The lock (exactly one)")]
     pub emulator: bool,
 
     /// Credential of this instance.
@@ -60,7 +55,7 @@ pub struct Status {
     pub lock: TheLock,
 
     /// Answer as one JSON object, for slots as an array of them
-    #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub json: bool,
 }
 
@@ -75,7 +70,6 @@ pub struct List {
     #[arg(
         long,
         value_name = "CONTAINER[/PREFIX]|URL",
-        env = "TRAFFICCOP_BLOB",
         help_heading = "Where (exactly one)"
     )]
     pub blob: Option<String>,
@@ -83,15 +77,13 @@ pub struct List {
     /// The locks in this directory
     ///
     /// Or those whose paths begin with PATH.
-    #[arg(long, value_name = "DIRECTORY|PATH", env = "TRAFFICCOP_FILE", value_parser = path(),
-        help_heading = "Where (exactly one)")]
+    #[arg(long, value_name = "DIRECTORY|PATH", value_parser = path(), help_heading = "Where (exactly one)")]
     pub file: Option<PathBuf>,
 
     /// The entries of a helper's store whose names begin with PREFIX
     #[arg(
         long,
         value_name = "HELPER:PREFIX",
-        env = "TRAFFICCOP_STORE",
         help_heading = "Where (exactly one)"
     )]
     pub store: Option<String>,
@@ -99,8 +91,7 @@ pub struct List {
     /// With --blob: use Azurite on this machine
     ///
     /// The well-known account of the storage emulator.
-    #[arg(long, env = "TRAFFICCOP_EMULATOR", value_parser = BoolishValueParser::new(),
-        help_heading = "Where (exactly one)")]
+    #[arg(long, help_heading = "Where (exactly one)")]
     pub emulator: bool,
 
     /// Credential of this instance.
@@ -108,7 +99,7 @@ pub struct List {
     pub access: Access,
 
     /// Answer as a JSON array of the objects of status
-    #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub json: bool,
 }
 
@@ -124,11 +115,11 @@ pub struct Watch {
     /// How often to check the lock [default: 2s]
     ///
     /// ±20 %; 100ms to 1h.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", value_parser = checked(poll))]
+    #[arg(long, value_name = "D", value_parser = checked(poll))]
     pub poll: Option<Checked<Duration>>,
 
     /// Write one JSON object a line
-    #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub json: bool,
 }
 
@@ -165,21 +156,20 @@ pub struct Doctor {
     pub lock: TheLock,
 
     /// Judge round trips by this lease, as for run [default: 60s]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", value_parser = checked(duration))]
     pub lease: Option<Checked<Duration>>,
 
     /// Test the doorbell of this machine and of the holder
-    #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true,
-        default_missing_value = AUTO, value_parser = checked(doorbell))]
+    #[arg(long, value_name = "ADDR[:PORT]", num_args = 0..=1, require_equals = true, default_missing_value = AUTO,
+        value_parser = checked(doorbell))]
     pub doorbell: Option<Checked<DoorbellAddress>>,
 
     /// Judge a shared drive as for a run with this flag
-    #[arg(long, env = "TRAFFICCOP_MKDIR_IS_EXCLUSIVE", hide_short_help = true,
-        value_parser = BoolishValueParser::new())]
+    #[arg(long, hide_short_help = true)]
     pub mkdir_is_exclusive: bool,
 
     /// Answer as one JSON object
-    #[arg(long, env = "TRAFFICCOP_JSON", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub json: bool,
 }
 

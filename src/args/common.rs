@@ -5,18 +5,20 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::{BoolishValueParser, OsStringValueParser};
 
 use super::Rows;
 use super::values::{
-    AUTO, Checked, checked, doorbell, duration, endpoint, exit_status, identity, lease, not_empty,
-    page_blob, path, poll, slots, vm_name, wait,
+    AUTO, Checked, checked, doorbell, duration, endpoint, identity, lease, number, page_blob, path,
+    poll, vm_name,
 };
 use crate::azure::Auth;
 use crate::azure::scheduled_events::Endpoint;
 use crate::core::IfLost;
 use crate::doorbell::DoorbellAddress;
 use crate::report::Format;
+
+// A standby that looks at four with each poll must see all of them.
+const SLOTS: std::ops::RangeInclusive<u32> = 1..=1000;
 
 /// The lock, waiting for it, and the time that it lasts: what everybody has who competes.
 #[derive(Clone, Debug, Args)]
@@ -26,17 +28,19 @@ pub struct Common {
     /// Blob and container are created if they are missing and never deleted; other metadata is kept.
     /// Credentials come from the environment: AZURE_STORAGE_CONNECTION_STRING, or AZURE_STORAGE_ACCOUNT
     /// with AZURE_STORAGE_KEY or AZURE_STORAGE_SAS_TOKEN, or the variables for Entra ID (see --auth).
-    #[arg(long, value_name = "CONTAINER/NAME|URL", env = "TRAFFICCOP_BLOB", help_heading = "The lock (exactly one)",
-        value_parser = checked(not_empty("name a CONTAINER/NAME or a URL")))]
-    pub blob: Option<Checked<String>>,
+    #[arg(
+        long,
+        value_name = "CONTAINER/NAME|URL",
+        help_heading = "The lock (exactly one)"
+    )]
+    pub blob: Option<String>,
 
     /// This file: on a local disk or a shared drive
     ///
     /// The file is created if it is missing and never deleted. All instances must name the same file. On
     /// this machine's own disk the lock is the kernel's. On a drive that machines share (NFS, SMB, any file
     /// system not known to be local; see --shared) it is a lease, kept in the directory PATH.versions.
-    #[arg(long, value_name = "PATH", env = "TRAFFICCOP_FILE", value_parser = path(),
-        help_heading = "The lock (exactly one)")]
+    #[arg(long, value_name = "PATH", value_parser = path(), help_heading = "The lock (exactly one)")]
     pub file: Option<PathBuf>,
 
     /// This entry of any store, by a helper program
@@ -46,20 +50,17 @@ pub struct Common {
     #[arg(
         long,
         value_name = "HELPER:NAME",
-        env = "TRAFFICCOP_STORE",
         help_heading = "The lock (exactly one)"
     )]
     pub store: Option<String>,
 
     /// Give up at once (exit 75) if another instance has the lock
-    #[arg(short = 'n', long, env = "TRAFFICCOP_NO_WAIT", help_heading = "Waiting for control",
-        value_parser = BoolishValueParser::new())]
+    #[arg(short = 'n', long, help_heading = "Waiting for control")]
     pub no_wait: bool,
 
     /// Give up (exit 75) after D [default: never]
-    #[arg(short = 'w', long, value_name = "D", env = "TRAFFICCOP_WAIT", help_heading = "Waiting for control",
-        value_parser = checked(wait))]
-    pub wait: Option<(String, Checked<Duration>)>,
+    #[arg(short = 'w', long, value_name = "D", help_heading = "Waiting for control", value_parser = checked(duration))]
+    pub wait: Option<Checked<Duration>>,
 
     /// Compete only while CMD, run by 'sh -c', exits 0
     ///
@@ -68,16 +69,20 @@ pub struct Common {
     /// 75. A task that is done (--once) counts as done on such a machine, too. --if never stops a holder. CMD has 5
     /// seconds (--poll, if that is longer) and no stdin, and its output goes to stderr. Processes that hang or stay
     /// behind are killed.
-    #[arg(long = "if", value_name = "CMD", env = "TRAFFICCOP_IF", hide_short_help = true,
-        help_heading = "Waiting for control", value_parser = OsStringValueParser::new())]
+    #[arg(
+        long = "if",
+        value_name = "CMD",
+        hide_short_help = true,
+        help_heading = "Waiting for control"
+    )]
     pub only_if: Option<OsString>,
 
     /// Give up (exit 69) if the store has not answered at all within D [default: 30s]
     ///
     /// Applies to the first contact only: once the store has answered, trafficcop retries without end, with
     /// a reminder in the log each minute. With --no-wait the limit is 5s at most.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_CONNECT_TIMEOUT", hide_short_help = true,
-        help_heading = "Waiting for control", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", hide_short_help = true, help_heading = "Waiting for control",
+        value_parser = checked(duration))]
     pub connect_timeout: Option<Checked<Duration>>,
 
     /// Exit with 77 after the store has refused the credential for D [default: 5m]
@@ -86,16 +91,16 @@ pub struct Common {
     /// expired, a role that was removed. A restart reads the new credential. From the first refusal on
     /// /readyz answers 503, and the status names the cause. Any other answer, or none, starts the time
     /// anew.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_AUTH_PATIENCE", hide_short_help = true,
-        help_heading = "Waiting for control", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", hide_short_help = true, help_heading = "Waiting for control",
+        value_parser = checked(duration))]
     pub auth_patience: Option<Checked<Duration>>,
 
     /// Exit with N instead of 75
     ///
     /// Applies when control was not obtained (-n, -w): 0 keeps cron quiet on the machines that have nothing
     /// to do.
-    #[arg(short = 'E', long, value_name = "N", env = "TRAFFICCOP_CONFLICT_EXIT_CODE",
-        help_heading = "Waiting for control", value_parser = checked(exit_status), hide_short_help = true)]
+    #[arg(short = 'E', long, value_name = "N", help_heading = "Waiting for control",
+        value_parser = checked(number(0..=u8::MAX)), hide_short_help = true)]
     pub conflict_exit_code: Option<Checked<u8>>,
 
     /// Number of holders at the same time [default: 1]
@@ -103,8 +108,8 @@ pub struct Common {
     /// The slots are separate locks: NAME.0 to NAME.N-1, or PATH.0 and so on. All instances must name the
     /// same N (1 to 1000). A standby begins at a random slot and tries up to four with each poll (with -n
     /// all of them). The command finds the number of its slot in TRAFFICCOP_SLOT.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_SLOTS", hide_short_help = true,
-        help_heading = "The lock (exactly one)", value_parser = checked(slots))]
+    #[arg(long, value_name = "N", hide_short_help = true, help_heading = "The lock (exactly one)",
+        value_parser = checked(number(SLOTS)))]
     pub slots: Option<Checked<u32>>,
 
     /// How often a standby checks the lock [default: 2s]
@@ -112,8 +117,8 @@ pub struct Common {
     /// ±20 %. For --blob, --store, --slots and shared drives; on a local file the kernel wakes the standby. While
     /// the holder drains, a standby checks eight times as often, between four times a second and every 2s.
     /// With more than 80 standbys on a blob, add a second for every 40: 12s for 500.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_POLL", help_heading = "Waiting for control",
-        value_parser = checked(poll), hide_short_help = true)]
+    #[arg(long, value_name = "D", help_heading = "Waiting for control", value_parser = checked(poll),
+        hide_short_help = true)]
     pub poll: Option<Checked<Duration>>,
 
     /// Tell standbys of a hand-over immediately, by TCP
@@ -126,9 +131,8 @@ pub struct Common {
     /// poll as usual. The connection carries no secret and is not encrypted. For --blob, --store and shared drives; on
     /// a local file the kernel wakes the standby.
     // Without `require_equals` it would take the command for its address.
-    #[arg(long, value_name = "ADDR[:PORT]", env = "TRAFFICCOP_DOORBELL", num_args = 0..=1, require_equals = true,
-        default_missing_value = AUTO, help_heading = "Waiting for control", value_parser = checked(doorbell),
-        hide_short_help = true)]
+    #[arg(long, value_name = "ADDR[:PORT]", num_args = 0..=1, require_equals = true, default_missing_value = AUTO,
+        help_heading = "Waiting for control", value_parser = checked(doorbell), hide_short_help = true)]
     pub doorbell: Option<Checked<DoorbellAddress>>,
 
     /// Time that a silent holder keeps the lock [default: 60s]
@@ -136,38 +140,34 @@ pub struct Common {
     /// 15s to 60s for --blob, 10s to 60s for --store and on a shared drive; it does nothing on a local disk.
     /// If the holder's machine or container died, a standby takes over after this time. If only the command
     /// or trafficcop died, it takes over after about --poll. The holder renews the lease every third of it.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_LEASE", help_heading = "Waiting for control",
-        value_parser = checked(lease))]
+    #[arg(long, value_name = "D", help_heading = "Waiting for control", value_parser = checked(lease))]
     pub lease: Option<Checked<Duration>>,
 
     /// Time from the stop signal to SIGKILL if the lease cannot be renewed [default: 10s with a lease of 60s]
     ///
     /// Part of the lease, so that the command is gone before another instance can have control. The default
     /// grows with the lease: 3s with 15s, 5s with 30s.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE_ON_LOSS", hide_short_help = true, help_heading = "Time",
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
     pub grace_on_loss: Option<Checked<Duration>>,
 
     /// Time from SIGKILL to the end of the lease [default: 2s with a lease of 60s]
     ///
     /// The default grows with the lease: 1s with 30s and less.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_MARGIN", hide_short_help = true, help_heading = "Time",
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
     pub margin: Option<Checked<Duration>>,
 
     /// Action after control was lost
     ///
     /// If the guardian dies or falls silent, trafficcop always ends: it kills the process tree, gives the
     /// lock back and exits with 70, because a new guardian cannot be started.
-    #[arg(long, value_name = "WHAT", env = "TRAFFICCOP_IF_LOST", value_enum, default_value_t = IfLost::Compete,
-        hide_short_help = true, help_heading = "The command")]
+    #[arg(long, value_name = "WHAT", value_enum, default_value_t = IfLost::Compete, hide_short_help = true,
+        help_heading = "The command")]
     pub if_lost: IfLost,
 
     /// With --blob: use Azurite on this machine
     ///
     /// The well-known account of the storage emulator.
-    #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The lock (exactly one)",
-        value_parser = BoolishValueParser::new(), hide_short_help = true)]
+    #[arg(long, help_heading = "The lock (exactly one)", hide_short_help = true)]
     pub emulator: bool,
 
     /// Credential of this instance.
@@ -175,25 +175,22 @@ pub struct Common {
     pub access: Access,
 
     /// Create neither container nor blob; refuse if one is missing
-    #[arg(long, env = "TRAFFICCOP_NO_CREATE", hide_short_help = true, help_heading = "With --blob",
-        value_parser = BoolishValueParser::new())]
+    #[arg(long, hide_short_help = true, help_heading = "With --blob")]
     pub no_create: bool,
 
     /// Create a page blob of SIZE bytes (K, M, G, T; without SIZE 512), not an empty block blob
     ///
     /// SIZE is a multiple of 512. An empty page blob costs nothing.
     // Without `require_equals` it would take the command for its size.
-    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_PAGE_BLOB", hide_short_help = true, num_args = 0..=1,
-        require_equals = true, default_missing_value = "512", help_heading = "With --blob",
-        value_parser = checked(page_blob))]
+    #[arg(long, value_name = "SIZE", hide_short_help = true, num_args = 0..=1, require_equals = true,
+        default_missing_value = "512", help_heading = "With --blob", value_parser = checked(page_blob))]
     pub page_blob: Option<Checked<u64>>,
 
     /// Treat the file as on a drive that machines share, whatever file system it is on
     ///
     /// trafficcop knows NFS and SMB by itself, and treats any file system that is not known to be local as
     /// shared. On the file server's own disk, trafficcop also honours a shared lock that other machines made.
-    #[arg(long, env = "TRAFFICCOP_SHARED", hide_short_help = true, help_heading = "With --file",
-        value_parser = BoolishValueParser::new())]
+    #[arg(long, hide_short_help = true, help_heading = "With --file")]
     pub shared: bool,
 
     /// Promise that if two machines make the same directory here, exactly one succeeds
@@ -202,8 +199,7 @@ pub struct Common {
     /// example a network object store mounted by FUSE. trafficcop refuses such a drive otherwise (exit 69).
     /// If two machines that make the same directory are both told that they made it, two commands run.
     /// 'trafficcop doctor' on two machines at the same time tests it.
-    #[arg(long, env = "TRAFFICCOP_MKDIR_IS_EXCLUSIVE", hide_short_help = true, help_heading = "With --file",
-        value_parser = BoolishValueParser::new())]
+    #[arg(long, hide_short_help = true, help_heading = "With --file")]
     pub mkdir_is_exclusive: bool,
 
     /// Name of the instance, its log and its outputs.
@@ -216,19 +212,17 @@ pub struct Common {
 #[command(next_help_heading = "Being operated")]
 pub struct Operations {
     /// Name of this instance in the log and in the lock's record [default: HOST-PID]
-    #[arg(long, value_name = "S", env = "TRAFFICCOP_IDENTITY", hide_short_help = true,
-        value_parser = checked(identity))]
+    #[arg(long, value_name = "S", hide_short_help = true, value_parser = checked(identity))]
     pub identity: Option<Checked<String>>,
 
     /// Keep a JSON file with the present state
     ///
     /// trafficcop replaces the file at every change.
-    #[arg(long, value_name = "F", env = "TRAFFICCOP_STATUS_FILE", value_parser = path(), hide_short_help = true)]
+    #[arg(long, value_name = "F", value_parser = path(), hide_short_help = true)]
     pub status_file: Option<PathBuf>,
 
     /// The log on stderr
-    #[arg(long, value_name = "FORMAT", env = "TRAFFICCOP_LOG", value_enum, default_value_t = Format::Text,
-        hide_short_help = true)]
+    #[arg(long, value_name = "FORMAT", value_enum, default_value_t = Format::Text, hide_short_help = true)]
     pub log: Format,
 
     /// Append every change of state to this file
@@ -236,15 +230,15 @@ pub struct Operations {
     /// Each is a line of JSON. Any number of instances may share the file. 'trafficcop timeline' reads it and shows
     /// who had each lock when; trafficcop-formats(5) describes a line. A file that cannot be written costs a warning,
     /// never control.
-    #[arg(long, value_name = "F", env = "TRAFFICCOP_EVENT_LOG", value_parser = path(), hide_short_help = true)]
+    #[arg(long, value_name = "F", value_parser = path(), hide_short_help = true)]
     pub event_log: Option<PathBuf>,
 
     /// Log each renewal and each attempt
-    #[arg(short, long, env = "TRAFFICCOP_VERBOSE", hide_short_help = true, value_parser = BoolishValueParser::new())]
+    #[arg(short, long, hide_short_help = true)]
     pub verbose: bool,
 
     /// Log only warnings and errors
-    #[arg(short, long, env = "TRAFFICCOP_QUIET", value_parser = BoolishValueParser::new())]
+    #[arg(short, long)]
     pub quiet: bool,
 }
 
@@ -258,21 +252,20 @@ pub struct Access {
     /// managed identity, or by the Azure CLI, in that order. Two that contradict each other are refused;
     /// this flag then chooses. Tokens are renewed in the background: a renewal of the lock never waits for
     /// one.
-    #[arg(long, value_name = "KIND", env = "TRAFFICCOP_AUTH", value_enum, default_value_t = Auth::Auto,
-        hide_short_help = true, help_heading = "With --blob")]
+    #[arg(long, value_name = "KIND", value_enum, default_value_t = Auth::Auto, hide_short_help = true,
+        help_heading = "With --blob")]
     pub auth: Auth,
 
     /// Trust the certificates in this file (PEM) in addition to the system's
     ///
     /// For https to the storage and to Entra ID, for --health of run and elect, and for AMQP of work to
     /// Service Bus. Use it for example behind a proxy that inspects TLS. With --file only --health uses it.
-    #[arg(long, value_name = "PEM", env = "TRAFFICCOP_CA_FILE", hide_short_help = true, value_parser = path(),
-        help_heading = "With --blob")]
+    #[arg(long, value_name = "PEM", hide_short_help = true, value_parser = path(), help_heading = "With --blob")]
     pub ca_file: Option<PathBuf>,
 }
 
 /// Being asked over HTTP.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "Being operated")]
 pub struct Listen {
     /// Serve health, status and metrics over HTTP
@@ -283,19 +276,14 @@ pub struct Listen {
     /// no other instance can have been given control, else 503; for a worker always 503. /status is JSON, as in the
     /// status file, and /metrics is for Prometheus. Methods: GET, HEAD and OPTIONS. Port 0 takes a free port, which
     /// the log names. A socket that was left behind is replaced.
-    #[arg(
-        long,
-        value_name = "ADDR",
-        env = "TRAFFICCOP_LISTEN",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "ADDR", hide_short_help = true)]
     pub listen: Option<String>,
 
     /// Let --listen take an address that other machines can reach
     ///
     /// There is no encryption and no password: everyone who can connect can read the names of lock, holder
     /// and host. Nothing can be changed through it.
-    #[arg(long, env = "TRAFFICCOP_LISTEN_ANY", hide_short_help = true, value_parser = BoolishValueParser::new())]
+    #[arg(long, hide_short_help = true)]
     pub listen_any: bool,
 }
 
@@ -309,24 +297,22 @@ pub struct ScheduledEvents {
     /// the command gets --grace to end (less, if the notice is shorter), and the lock is given back. This
     /// instance competes again when the event is gone. With -n or -w control then counts as not obtained
     /// (exit 75). Without a metadata service trafficcop logs that once, and nothing else changes.
-    #[arg(long, env = "TRAFFICCOP_SCHEDULED_EVENTS", hide_short_help = true, value_parser = BoolishValueParser::new())]
+    #[arg(long, hide_short_help = true)]
     pub scheduled_events: bool,
 
     /// Approve a scheduled event as soon as the command has ended and the lock was given back
     ///
     /// Azure then begins immediately, for all the machines that the event names, instead of waiting for its
     /// time. Use it only where no other program on them needs that time.
-    #[arg(long, env = "TRAFFICCOP_ACK_EVENTS", hide_short_help = true, value_parser = BoolishValueParser::new())]
+    #[arg(long, hide_short_help = true)]
     pub ack_events: bool,
 
     /// Name of this machine in the events [default: the metadata service's name for it, else HOST]
-    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_VM_NAME", hide_short_help = true,
-        value_parser = checked(vm_name))]
+    #[arg(long, value_name = "NAME", hide_short_help = true, value_parser = checked(vm_name))]
     pub vm_name: Option<Checked<String>>,
 
     /// Where the metadata service is; for tests.
-    #[arg(long, value_name = "URL", env = "TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT", hide = true,
-        value_parser = checked(endpoint))]
+    #[arg(long, value_name = "URL", hide = true, value_parser = checked(endpoint))]
     pub scheduled_events_endpoint: Option<Checked<Endpoint>>,
 }
 

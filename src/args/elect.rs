@@ -4,7 +4,6 @@ use std::ffi::OsString;
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
 use clap::{ArgAction, Args};
 
 use super::run::HealthChecks;
@@ -25,11 +24,11 @@ pub struct Elect {
     /// The reader's time to stop when a stop was requested or control is handed over; not less than its
     /// longest step. It may be longer than the lease, which trafficcop keeps renewing. A reader that closes
     /// the pipe has stopped: the lock is then given back at once.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", help_heading = "Time", value_parser = checked(duration))]
     pub grace: Option<Checked<Duration>>,
 
     /// Print one JSON object a line
-    #[arg(long, env = "TRAFFICCOP_JSON", help_heading = "The reader", value_parser = BoolishValueParser::new())]
+    #[arg(long, help_heading = "The reader")]
     pub json: bool,
 
     /// Link the control file here, for 'trafficcop check'
@@ -37,14 +36,13 @@ pub struct Elect {
     /// F becomes a symbolic link. With TRAFFICCOP_CONTROL=F in the reader's environment, 'trafficcop check'
     /// exits 0 while this instance is in control, and with --remaining prints for how long at least.
     /// trafficcop makes the link before it prints the first line and removes it at the end.
-    #[arg(long, value_name = "F", env = "TRAFFICCOP_CONTROL_FILE", value_parser = path(), help_heading = "The reader")]
+    #[arg(long, value_name = "F", value_parser = path(), help_heading = "The reader")]
     pub control_file: Option<PathBuf>,
 
     /// Hand control over after D, and compete again [default: no limit]
     ///
     /// The time starts when control is obtained; --grace comes on top. On a blob not less than --lease.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", help_heading = "Handing control round",
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", help_heading = "Handing control round", value_parser = checked(duration))]
     pub max_hold: Option<Checked<Duration>>,
 
     /// Time without competing after a hand-over (cool-down) [default: twice --poll; after a reader that hung, a
@@ -52,8 +50,7 @@ pub struct Elect {
     ///
     /// At least 1.2 times --poll, so that each standby has polled meanwhile. That applies on a local file
     /// too, where the standbys of an election poll as well.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", help_heading = "Handing control round",
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", help_heading = "Handing control round", value_parser = checked(duration))]
     pub cooldown: Option<Checked<Duration>>,
 
     /// Whether the reader works.

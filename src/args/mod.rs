@@ -1,4 +1,4 @@
-//! Flags: one item for each, with its help, its variable and its parser.
+//! Flags: one item for each, with its help and its parser; and the relations between them.
 //!
 //! A meaningless value is no error here. A [`Checked`] refusal waits for the configuration, so that one place
 //! makes every error.
@@ -15,7 +15,7 @@ mod commands;
 mod common;
 mod elect;
 mod others;
-mod precedence;
+mod relations;
 mod run;
 mod usage;
 mod values;

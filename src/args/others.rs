@@ -4,7 +4,6 @@ use std::path::PathBuf;
 use std::time::Duration;
 
 use clap::Args;
-use clap::builder::BoolishValueParser;
 use clap_complete::{Shell, generate};
 
 use super::values::{Checked, checked, duration, path};
@@ -23,11 +22,11 @@ pub struct Reset {
     /// The task to forget [default: the only one there is]
     ///
     /// With and without periods (--once-per).
-    #[arg(long, value_name = "K", env = "TRAFFICCOP_ONCE_KEY")]
+    #[arg(long, value_name = "K")]
     pub once_key: Option<String>,
 
     /// Forget all tasks of this lock, and results that cannot be read
-    #[arg(long, env = "TRAFFICCOP_ALL", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub all: bool,
 
     /// Forget it although the lock is held; on a blob this breaks the lease and stops the holder's command
@@ -35,7 +34,7 @@ pub struct Reset {
     /// On a local file the holder goes on undisturbed; on a shared drive trafficcop refuses. On a blob no
     /// other instance can write while the lease is held, so trafficcop breaks the lease, as 'trafficcop
     /// break' does. The holder stops its command within its lease, and that run counts as not done.
-    #[arg(long, env = "TRAFFICCOP_FORCE", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub force: bool,
 
     /// Do not ask for confirmation

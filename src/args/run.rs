@@ -3,11 +3,10 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::builder::{BoolishValueParser, OsStringValueParser};
 use clap::{ArgAction, Args, ValueEnum, ValueHint};
 
 use super::values::{
-    Checked, checked, count, duration, is_https, once_key, once_per, positive, signal, watchdog,
+    Checked, checked, count, duration, once_key, once_per, positive, signal, watchdog,
 };
 use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, in_short, with_examples};
 use crate::core::OnFailure;
@@ -28,16 +27,15 @@ pub struct Run {
     ///
     /// Applies when a stop was requested. It may be longer than the lease, which trafficcop keeps renewing.
     /// Processes that the command left behind get the same time.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "The command",
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", help_heading = "The command", value_parser = checked(duration))]
     pub grace: Option<Checked<Duration>>,
 
     /// Signal that asks the command to end [default: TERM]
     ///
     /// A name or a number. The command gets this signal whatever signal trafficcop got. With none no process gets a
     /// signal: the command asks 'trafficcop check', and processes that are left at the end of the grace are killed.
-    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true,
-        help_heading = "The command", value_parser = checked(signal))]
+    #[arg(long, value_name = "SIG", hide_short_help = true, help_heading = "The command",
+        value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
 
     /// Processes that get the stop signal [default: group]
@@ -45,16 +43,16 @@ pub struct Run {
     /// With main only the command's main process gets it, and ends the rest itself. SIGKILL at the end of the grace
     /// goes to all processes of the command either way. On a terminal the kernel sends Ctrl-C to the whole
     /// foreground group. Hooks and the --standby command always get SIGTERM, in their whole group.
-    #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group,
-        hide_default_value = true, hide_short_help = true, help_heading = "The command")]
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = StopTo::Group, hide_default_value = true,
+        hide_short_help = true, help_heading = "The command")]
     pub stop_to: StopTo,
 
     /// Containment of the command's processes
     ///
     /// If a mode named here is not available, trafficcop refuses to start; it never takes a weaker one. The
     /// log names the mode in force with -v.
-    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto,
-        hide_short_help = true, help_heading = "The command")]
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = Contain::Auto, hide_short_help = true,
+        help_heading = "The command")]
     pub contain: Contain,
 
     /// Keep trafficcop's credentials from the command, its hooks and checks
@@ -64,8 +62,7 @@ pub struct Run {
     /// difference to a lock on a file. A machine's managed identity stays available to every process on it.
     /// A process that may inspect trafficcop (the same user, without a sandbox) can still read the
     /// credentials.
-    #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command",
-        value_parser = BoolishValueParser::new())]
+    #[arg(long, hide_short_help = true, help_heading = "The command")]
     pub no_credentials: bool,
 
     /// Restarts, and handing control round.
@@ -94,8 +91,8 @@ pub struct Run {
     /// supervisor and guardian are alive (WATCHDOG, if WatchdogSec is set), that it stops, and that a drain
     /// takes longer than TimeoutStopSec. The command finds a socket of trafficcop's in NOTIFY_SOCKET:
     /// systemd shows its STATUS after that of trafficcop.
-    #[arg(long, value_name = "WHEN", env = "TRAFFICCOP_READY", value_enum, default_value_t = Ready::Standby,
-        hide_short_help = true, help_heading = "Being operated")]
+    #[arg(long, value_name = "WHEN", value_enum, default_value_t = Ready::Standby, hide_short_help = true,
+        help_heading = "Being operated")]
     pub ready: Ready,
 
     /// Being asked over HTTP.
@@ -121,41 +118,34 @@ pub struct HoldPolicy {
     /// The lock is kept and renewed meanwhile. The delay is 1 second and doubles up to 30; it is 1 second
     /// again once the command was up for a minute. A command that cannot be run (126, 127) is not
     /// restarted.
-    #[arg(
-        long,
-        value_name = "WHEN",
-        env = "TRAFFICCOP_RESTART",
-        help_heading = "The command"
-    )]
+    #[arg(long, value_name = "WHEN", help_heading = "The command")]
     pub restart: Option<Restart>,
 
     /// Hand control over instead of restarting more often than N times within --restart-window [default: 5]
     ///
     /// This instance gives the lock back and does not compete during --cooldown, so that a machine on which
     /// the command cannot work passes it on.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_RESTART_LIMIT", hide_short_help = true,
+    #[arg(long, value_name = "N", hide_short_help = true,
         value_parser = checked(count("restarts, like 5", "allows no restart at all: take --restart never, \
             or a limit of 1 or more")))]
     pub restart_limit: Option<Checked<u32>>,
 
     /// The time in which --restart-limit counts [default: 5m]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_RESTART_WINDOW", hide_short_help = true,
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", hide_short_help = true, value_parser = checked(duration))]
     pub restart_window: Option<Checked<Duration>>,
 
     /// Hand control over after D: stop the command, give the lock back, compete again [default: no limit]
     ///
     /// The time starts when control is obtained. The command gets --grace to end; its exit status does not
     /// end trafficcop. On a blob not less than --lease.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_MAX_HOLD", hide_short_help = true,
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", hide_short_help = true, value_parser = checked(duration))]
     pub max_hold: Option<Checked<Duration>>,
 
     /// Keep the lock for D even if the command ends earlier [default: none]
     ///
     /// The time starts when control is obtained. It is for cron with local clocks: a machine whose clock is
     /// late finds the lock taken, and does not run the command again. The exit status is the command's.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_MIN_HOLD", hide_short_help = true,
+    #[arg(long, value_name = "D", hide_short_help = true,
         value_parser = checked(positive(" keeps nothing: leave it out, or say how long")))]
     pub min_hold: Option<Checked<Duration>>,
 
@@ -164,8 +154,7 @@ pub struct HoldPolicy {
     ///
     /// At least 1.2 times --poll, so that the other instances have polled meanwhile (100ms on a
     /// local file).
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_COOLDOWN", hide_short_help = true,
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", hide_short_help = true, value_parser = checked(duration))]
     pub cooldown: Option<Checked<Duration>>,
 }
 
@@ -181,7 +170,7 @@ pub enum Restart {
 }
 
 /// A task that is to be done once.
-#[derive(Clone, Debug, Args)]
+#[derive(Clone, Debug, Default, Args)]
 #[command(next_help_heading = "A task that is to be done once")]
 pub struct Once {
     /// Run the command until it has succeeded once, on any machine; then on none
@@ -191,14 +180,14 @@ pub struct Once {
     /// record and exits 0 without running the command. If a run fails, crashes or is stopped, the next
     /// candidate runs the command: at least once until it is recorded, never two at a time. If a success
     /// cannot be recorded, the exit status is 70.
-    #[arg(long, env = "TRAFFICCOP_ONCE", hide_short_help = true, value_parser = BoolishValueParser::new())]
+    #[arg(long, hide_short_help = true)]
     pub once: bool,
 
     /// Key of the task; each key runs once [default: 'once']
     ///
     /// Implies --once. The lock keeps the results of 32 keys (fewer if they are long: 3840 bytes); then it
     /// forgets the oldest result.
-    #[arg(long, value_name = "K", env = "TRAFFICCOP_ONCE_KEY", value_parser = checked(once_key))]
+    #[arg(long, value_name = "K", value_parser = checked(once_key))]
     pub once_key: Option<Checked<String>>,
 
     /// Run once in each period of D (1h, 1d) of the store's clock
@@ -208,16 +197,11 @@ pub struct Once {
     /// server tells the time, so the machines' own clocks may be wrong. A run belongs to the period in
     /// which it began, and serves every instance that came in that period. All instances must name the same
     /// D.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_ONCE_PER", value_parser = checked(once_per))]
+    #[arg(long, value_name = "D", value_parser = checked(once_per))]
     pub once_per: Option<Checked<Duration>>,
 
     /// Meaning of a failed run [default: retry]
-    #[arg(
-        long,
-        value_name = "WHAT",
-        env = "TRAFFICCOP_ONCE_ON_FAILURE",
-        hide_short_help = true
-    )]
+    #[arg(long, value_name = "WHAT", hide_short_help = true)]
     pub once_on_failure: Option<OnFailure>,
 
     /// Number of failed runs, of all candidates together, after which the task has failed for good
@@ -225,7 +209,7 @@ pub struct Once {
     ///
     /// Counted with the lock, for each key and period. A run that was stopped, or whose machine crashed,
     /// does not count.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_ONCE_ATTEMPTS", hide_short_help = true,
+    #[arg(long, value_name = "N", hide_short_help = true,
         value_parser = checked(count("runs, like 3", "allows no run at all: take 1 or more")))]
     pub once_attempts: Option<Checked<u32>>,
 }
@@ -242,16 +226,15 @@ pub struct Health {
     /// that it hangs, and WATCHDOG_USEC= changes D. trafficcop stops a command that hangs (--stop-signal, --grace,
     /// SIGKILL). Then --restart decides as for a failure, or control is handed over, and this instance cools down: for
     /// --cooldown, or as long as a lease lasts (10s on a local file).
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG", help_heading = "The command",
-        value_parser = checked(watchdog), hide_short_help = true)]
+    #[arg(long, value_name = "D", help_heading = "The command", value_parser = checked(watchdog),
+        hide_short_help = true)]
     pub watchdog: Option<Checked<Duration>>,
 
     /// Treat the command as hung if its first READY=1 or WATCHDOG=1 takes longer than D [default: 90s]
     ///
     /// Counted from its start, with --watchdog only. Each EXTEND_TIMEOUT_USEC= on its NOTIFY_SOCKET gives
     /// it at least that much time from then on.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_WATCHDOG_START", hide_short_help = true,
-        value_parser = checked(watchdog))]
+    #[arg(long, value_name = "D", hide_short_help = true, value_parser = checked(watchdog))]
     pub watchdog_start: Option<Checked<Duration>>,
 
     /// Checks of the command.
@@ -269,37 +252,33 @@ pub struct HealthChecks {
     /// redirect counts as a failure and is not followed. Only failures in a row count. The check runs while the
     /// command runs, under the lease's deadline, with the same environment. Its output is discarded, and processes
     /// that it leaves behind are killed. The consequences are those of --watchdog; both can be used together.
-    #[arg(long, value_name = "CMD|URL", env = "TRAFFICCOP_HEALTH", hide_short_help = true,
-        help_heading = "The command", value_parser = OsStringValueParser::new())]
+    #[arg(
+        long,
+        value_name = "CMD|URL",
+        hide_short_help = true,
+        help_heading = "The command"
+    )]
     pub health: Option<OsString>,
 
     /// Interval from the start of one --health to that of the next [default: 10s]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_EVERY", hide_short_help = true,
+    #[arg(long, value_name = "D", hide_short_help = true,
         value_parser = checked(positive(" is no interval: take a second or more")))]
     pub health_every: Option<Checked<Duration>>,
 
     /// Time after which one --health is killed and has failed [default: 5s, or --health-every if that is
     /// shorter]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_TIMEOUT", hide_short_help = true,
+    #[arg(long, value_name = "D", hide_short_help = true,
         value_parser = checked(positive(" leaves it no time: take a second or more")))]
     pub health_timeout: Option<Checked<Duration>>,
 
     /// Number of consecutive --health failures before the command counts as hung [default: 3]
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_HEALTH_FAILURES", hide_short_help = true,
+    #[arg(long, value_name = "N", hide_short_help = true,
         value_parser = checked(count("failures, like 3", "would stop a command that works: take 1 or more")))]
     pub health_failures: Option<Checked<u32>>,
 
     /// Time from the command's start to the first --health [default: 0s]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_HEALTH_DELAY", hide_short_help = true,
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", hide_short_help = true, value_parser = checked(duration))]
     pub health_delay: Option<Checked<Duration>>,
-}
-
-impl HealthChecks {
-    /// Whether a server is asked by https.
-    pub(crate) fn is_by_https(&self) -> bool {
-        self.health.as_deref().is_some_and(is_https)
-    }
 }
 
 /// Programs besides the command, each run by `sh -c`.
@@ -313,8 +292,7 @@ pub struct Roles {
     /// earlier if it would outlast the lease. If it fails, it is started again after 1 second, doubling up
     /// to 30; if it exits 0, its work is done until the next time. Its exit status is never trafficcop's.
     /// With -n it runs only after control was obtained and handed over.
-    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_STANDBY", value_parser = OsStringValueParser::new(),
-        hide_short_help = true)]
+    #[arg(long, value_name = "CMD", hide_short_help = true)]
     pub standby: Option<OsString>,
 
     /// Run CMD by 'sh -c' before the command starts
@@ -323,8 +301,7 @@ pub struct Roles {
     /// command is gone. If it fails, the command is not started and control is handed over: this instance
     /// gives the lock back and does not compete during --cooldown; with -n it ends (exit status 69).
     /// Processes that CMD leaves behind are stopped before the command starts.
-    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_ACQUIRE", value_parser = OsStringValueParser::new(),
-        hide_short_help = true)]
+    #[arg(long, value_name = "CMD", hide_short_help = true)]
     pub on_acquire: Option<OsString>,
 
     /// Run CMD by 'sh -c' after control has ended
@@ -332,8 +309,7 @@ pub struct Roles {
     /// It runs whatever the reason; TRAFFICCOP_CAUSE names it. Only trafficcop's own exit waits for it: it
     /// may run at the same time as the next holder's command, or this instance's next one. It is killed
     /// after --grace (at least 1 second).
-    #[arg(long, value_name = "CMD", env = "TRAFFICCOP_ON_LOST", value_parser = OsStringValueParser::new(),
-        hide_short_help = true)]
+    #[arg(long, value_name = "CMD", hide_short_help = true)]
     pub on_lost: Option<OsString>,
 }
 

@@ -64,12 +64,7 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
         }
         ErrorKind::InvalidValue | ErrorKind::ValueValidation => {
             let takes = match error.get(ContextKind::ValidValue) {
-                Some(ContextValue::Strings(values)) => match &values[..] {
-                    [others @ .., last] if !others.is_empty() => {
-                        format!("{} or {last}", others.join(", "))
-                    }
-                    _ => values.concat(),
-                },
+                Some(ContextValue::Strings(values)) => one_of(values),
                 // clap itself parses only flags without a value.
                 _ => "true or false".to_owned(),
             };
@@ -79,16 +74,16 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
             }
         }
         ErrorKind::TooManyValues => format!("{flag} takes no value: leave '={value}' out"),
+        ErrorKind::ArgumentConflict => {
+            let refusal = UsageError::new(first_line(error));
+            return Some(with_variables(refusal, line, |name| std::env::var_os(name)));
+        }
         ErrorKind::MissingRequiredArgument => format!("{name} needs {typed}"),
         ErrorKind::InvalidUtf8 => {
             let what = if typed.is_empty() { "a value" } else { &typed };
             format!("{what} is not UTF-8: only paths and the command may be other bytes")
         }
-        _ => {
-            let text = error.to_string();
-            let first = text.lines().next().unwrap_or_default();
-            first.trim_start_matches("error: ").to_owned()
-        }
+        _ => first_line(error),
     };
     Some(UsageError::new(match what.ends_with('?') {
         true => format!("{what} (or {help})"),
@@ -96,6 +91,20 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
         false if INSTEAD.iter().any(|(_, instead)| what.ends_with(instead)) => what,
         false => format!("{what}: {help}"),
     }))
+}
+
+/// Lists the values, the last after "or".
+pub(super) fn one_of(values: &[String]) -> String {
+    match values {
+        [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),
+        _ => values.concat(),
+    }
+}
+
+fn first_line(error: &clap::Error) -> String {
+    let text = error.to_string();
+    let first = text.lines().next().unwrap_or_default();
+    first.trim_start_matches("error: ").to_owned()
 }
 
 fn unknown_flag(verb: &Command, flag: &str) -> String {
@@ -120,12 +129,13 @@ fn unknown_flag_of_no_verb(whole: &Command, flag: &str) -> String {
     let of_run = whole.find_subcommand("run");
     let mut flags = of_run.into_iter().flat_map(Command::get_arguments);
     let is_it = |arg: &clap::Arg| {
-        let long = flag.strip_prefix("--");
-        let short = flag.strip_prefix('-').and_then(|rest| rest.chars().next());
-        match long {
-            Some(long) => arg.get_long() == Some(long),
-            None => short.is_some() && arg.get_short() == short,
-        }
+        let is_long = arg
+            .get_long()
+            .is_some_and(|long| flag == format!("--{long}"));
+        is_long
+            || arg
+                .get_short()
+                .is_some_and(|short| flag.starts_with(&format!("-{short}")))
     };
     if flags.any(is_it) {
         return format!(

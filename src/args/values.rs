@@ -25,8 +25,6 @@ use crate::util::is_unprintable;
 const POLL: RangeInclusive<Duration> = Duration::from_millis(100)..=Duration::from_secs(3600);
 // `--doorbell` without an address.
 pub(super) const AUTO: &str = "auto";
-// A standby that looks at four with each poll must see all of them.
-const SLOTS: u32 = 1000;
 // In bytes: it travels in the metadata of a blob.
 const KEY_LIMIT: usize = 128;
 // Each command has a guardian.
@@ -145,11 +143,6 @@ pub(super) fn lease(flag: &str, text: &str) -> Checked<Duration> {
         ));
     }
     duration(flag, text)
-}
-
-/// Keeps the text, which a refusal of both `--wait` and `--no-wait` repeats.
-pub(super) fn wait(flag: &str, text: &str) -> (String, Checked<Duration>) {
-    (text.to_owned(), duration(flag, text))
 }
 
 pub(super) fn poll(flag: &str, text: &str) -> Checked<Duration> {
@@ -283,17 +276,6 @@ pub(super) fn concurrency(flag: &str, text: &str) -> Checked<usize> {
     number(CONCURRENCY)(name, text)
 }
 
-pub(super) fn slots(flag: &str, text: &str) -> Checked<u32> {
-    match text.parse() {
-        Ok(0) => refuse(given(flag, 0) + ": no instance could ever have control: take 1 or more"),
-        Ok(count) if count <= SLOTS => Ok(count),
-        _ => refuse(format!(
-            "{}: take a number from 1 to {SLOTS}",
-            given(flag, text)
-        )),
-    }
-}
-
 /// Parses a number above 0; `none` is the error for 0.
 pub(super) fn count(
     what: &'static str,
@@ -303,17 +285,6 @@ pub(super) fn count(
         Ok(0) => refuse(format!("{} {none}", given(flag, 0))),
         Ok(count) => Ok(count),
         Err(_) => refuse(format!("{flag}: '{text}' is not a number of {what}")),
-    }
-}
-
-pub(super) fn exit_status(flag: &str, text: &str) -> Checked<u8> {
-    match text.parse() {
-        Ok(status) => Ok(status),
-        // flock once took 600 for 88.
-        Err(_) => refuse(format!(
-            "{}: an exit status is a number from 0 to 255",
-            given(flag, text)
-        )),
     }
 }
 

@@ -3,7 +3,6 @@
 use std::ffi::OsString;
 use std::time::Duration;
 
-use clap::builder::BoolishValueParser;
 use clap::{Arg, ArgAction, Args, ValueEnum, ValueHint};
 
 #[cfg(feature = "service-bus")]
@@ -30,7 +29,7 @@ pub struct Work {
     /// An Azure storage queue
     ///
     /// Credentials come from the environment, as for --blob of 'trafficcop run'; see --auth.
-    #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_QUEUE", help_heading = "The queue",
+    #[arg(long, value_name = "NAME|URL", help_heading = "The queue",
         value_parser = checked(not_empty("name a queue, or a URL")))]
     pub queue: Option<Checked<String>>,
 
@@ -40,13 +39,13 @@ pub struct Work {
     pub bus: ServiceBus,
 
     /// Create the queue if it is missing (--queue only)
-    #[arg(long, env = "TRAFFICCOP_CREATE", help_heading = "The queue", value_parser = BoolishValueParser::new())]
+    #[arg(long, help_heading = "The queue")]
     pub create: bool,
 
     /// Use Azurite, the emulator, on this machine
     ///
     /// The well-known account of the storage emulator.
-    #[arg(long, env = "TRAFFICCOP_EMULATOR", help_heading = "The queue", value_parser = BoolishValueParser::new())]
+    #[arg(long, help_heading = "The queue")]
     pub emulator: bool,
 
     /// Where dead-lettered messages go [default: QUEUE-poison]
@@ -54,8 +53,8 @@ pub struct Work {
     /// A queue of the same account, created when it is first needed: people look there at messages that
     /// could not be handled. trafficcop puts the message there unchanged, without an expiry time, before it
     /// deletes it here.
-    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_POISON_QUEUE", hide_short_help = true,
-        help_heading = "The queue", value_parser = checked(not_empty("name a queue, or leave it out")))]
+    #[arg(long, value_name = "NAME", hide_short_help = true, help_heading = "The queue",
+        value_parser = checked(not_empty("name a queue, or leave it out")))]
     pub poison_queue: Option<Checked<String>>,
 
     /// Credential of this worker.
@@ -69,7 +68,6 @@ pub struct Work {
     #[arg(
         long,
         value_name = "HOW",
-        env = "TRAFFICCOP_ENCODING",
         hide_short_help = true,
         value_enum,
         help_heading = "The queue"
@@ -80,34 +78,31 @@ pub struct Work {
     ///
     /// In bytes, or with K or M. A storage queue itself takes 64 KiB at most, Service Bus 256 KiB or, with
     /// its premium tier, 100 MiB.
-    #[arg(long, value_name = "SIZE", env = "TRAFFICCOP_MAX_BODY", hide_short_help = true, help_heading = "The queue",
+    #[arg(long, value_name = "SIZE", hide_short_help = true, help_heading = "The queue",
         value_parser = checked(body_size))]
     pub max_body: Option<Checked<u64>>,
 
     /// Number of messages to work on at once [default: 1]
     ///
     /// Each has a command of its own. trafficcop takes no more than it can start at once.
-    #[arg(short = 'j', long, value_name = "N", env = "TRAFFICCOP_CONCURRENCY", help_heading = "Taking messages",
-        value_parser = checked(concurrency))]
+    #[arg(short = 'j', long, value_name = "N", help_heading = "Taking messages", value_parser = checked(concurrency))]
     pub concurrency: Option<Checked<usize>>,
 
     /// Take one message, and exit with its command's status
-    #[arg(long, env = "TRAFFICCOP_ONCE", help_heading = "Taking messages", value_parser = BoolishValueParser::new())]
+    #[arg(long, help_heading = "Taking messages")]
     pub once: bool,
 
     /// Exit 0 after N messages [default: no limit]
     ///
     /// A message counts when its command was started.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_MESSAGES", help_heading = "Taking messages",
-        value_parser = checked(number(1..=u64::MAX)))]
+    #[arg(long, value_name = "N", help_heading = "Taking messages", value_parser = checked(number(1..=u64::MAX)))]
     pub max_messages: Option<Checked<u64>>,
 
     /// Exit 0 after D without a message [default: no limit]
     ///
     /// For jobs that are started because there are messages (KEDA, Container Apps jobs, cron). trafficcop
     /// always checks the queue once (on Service Bus for 2s): 0s takes the messages that are there.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_IDLE_EXIT", help_heading = "Taking messages",
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", help_heading = "Taking messages", value_parser = checked(duration))]
     pub idle_exit: Option<Checked<Duration>>,
 
     /// Exit with 77 after the queue has refused the credential for D [default: 5m]
@@ -116,19 +111,18 @@ pub struct Work {
     /// SAS that expired, a role that was removed. A restart reads the new credential. From the first
     /// refusal on /readyz answers 503, and the status names the cause. Any other answer, or none, starts
     /// the time anew.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_AUTH_PATIENCE", hide_short_help = true,
-        help_heading = "Taking messages", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", hide_short_help = true, help_heading = "Taking messages",
+        value_parser = checked(duration))]
     pub auth_patience: Option<Checked<Duration>>,
 
     /// Way in which the command gets its message
-    #[arg(long, value_name = "HOW", env = "TRAFFICCOP_MESSAGE", value_enum, default_value_t = Hand::Stdin,
-        help_heading = "The command")]
+    #[arg(long, value_name = "HOW", value_enum, default_value_t = Hand::Stdin, help_heading = "The command")]
     pub message: Hand,
 
     /// The longest a command may run [default: no limit]
     ///
     /// trafficcop stops a command that runs longer; its message has then failed.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_TIMEOUT", help_heading = "The command",
+    #[arg(long, value_name = "D", help_heading = "The command",
         value_parser = checked(positive(": no command could do anything: leave it out for no limit")))]
     pub timeout: Option<Checked<Duration>>,
 
@@ -136,8 +130,8 @@ pub struct Work {
     ///
     /// A name or a number. The command gets this signal whatever signal trafficcop got. With none no process gets a
     /// signal: the command asks 'trafficcop check', and processes that are left at the end of the grace are killed.
-    #[arg(long, value_name = "SIG", env = "TRAFFICCOP_STOP_SIGNAL", hide_short_help = true,
-        help_heading = "The command", value_parser = checked(signal))]
+    #[arg(long, value_name = "SIG", hide_short_help = true, help_heading = "The command",
+        value_parser = checked(signal))]
     pub stop_signal: Option<Checked<i32>>,
 
     /// Processes that get the stop signal [default: group]
@@ -145,15 +139,15 @@ pub struct Work {
     /// With main only the command's main process gets it, and ends the rest itself. SIGKILL at the end of the grace
     /// goes to all processes of the command either way. On a terminal the kernel sends Ctrl-C to the whole
     /// foreground group.
-    #[arg(long, value_name = "WHO", env = "TRAFFICCOP_STOP_TO", value_enum, default_value_t = StopTo::Group,
-        hide_default_value = true, hide_short_help = true, help_heading = "The command")]
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = StopTo::Group, hide_default_value = true,
+        hide_short_help = true, help_heading = "The command")]
     pub stop_to: StopTo,
 
     /// Containment of a command's processes
     ///
     /// If a mode named here is not available, trafficcop refuses to start; it never takes a weaker one.
-    #[arg(long, value_name = "MODE", env = "TRAFFICCOP_CONTAIN", value_enum, default_value_t = Contain::Auto,
-        hide_short_help = true, help_heading = "The command")]
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = Contain::Auto, hide_short_help = true,
+        help_heading = "The command")]
     pub contain: Contain,
 
     /// Keep trafficcop's credentials from the command that handles messages
@@ -162,8 +156,7 @@ pub struct Work {
     /// removed from it, and so are the variables of --queue and --blob if the URL has a SAS. A machine's
     /// managed identity stays available to every process on it. A process that may inspect trafficcop (the
     /// same user, without a sandbox) can still read the credentials.
-    #[arg(long, env = "TRAFFICCOP_NO_CREDENTIALS", hide_short_help = true, help_heading = "The command",
-        value_parser = BoolishValueParser::new())]
+    #[arg(long, hide_short_help = true, help_heading = "The command")]
     pub no_credentials: bool,
 
     /// Delete each message before its command starts
@@ -172,8 +165,7 @@ pub struct Work {
     /// queue has confirmed that the message is deleted (on Service Bus: completed), and no worker can be given it
     /// again. Without that confirmation it does not start. From then on the message exists in this worker alone:
     /// it is lost if the worker or its machine dies, and if the command fails, is stopped or cannot be started.
-    #[arg(long, env = "TRAFFICCOP_AT_MOST_ONCE", help_heading = "Messages that fail",
-        value_parser = BoolishValueParser::new())]
+    #[arg(long, help_heading = "Messages that fail")]
     pub at_most_once: bool,
 
     /// Attempts before a message is dead-lettered [default: 5; on Service Bus the queue's own]
@@ -181,7 +173,7 @@ pub struct Work {
     /// The queue counts, so an attempt counts even if worker and machine died in it. A queue on Service Bus
     /// has its own number (MaxDeliveryCount, 10 by default), which is the default there. With a smaller N,
     /// trafficcop dead-letters a message with the reason why it failed.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_MAX_ATTEMPTS", help_heading = "Messages that fail",
+    #[arg(long, value_name = "N", help_heading = "Messages that fail",
         value_parser = checked(number(1..=1_000_000_u32)))]
     pub max_attempts: Option<Checked<u32>>,
 
@@ -190,23 +182,21 @@ pub struct Work {
     /// A failed message becomes visible again after D, doubling up to MAX. A single duration does not grow.
     /// Service Bus cannot hide a message: there the worker keeps it locked for that time, as one of the
     /// messages it works on.
-    #[arg(long, value_name = "D[..MAX]", env = "TRAFFICCOP_RETRY_DELAY", help_heading = "Messages that fail",
-        value_parser = checked(retry_delay))]
+    #[arg(long, value_name = "D[..MAX]", help_heading = "Messages that fail", value_parser = checked(retry_delay))]
     pub retry_delay: Option<Checked<(Duration, Duration)>>,
 
     /// Exit statuses of final failures [default: 65]
     ///
     /// They dead-letter a message at once: use them for a message that will never succeed. A list, with
     /// ranges; an empty list is written 'none'.
-    #[arg(long, value_name = "LIST", env = "TRAFFICCOP_DEAD_LETTER_EXIT", help_heading = "Messages that fail",
-        value_parser = checked(exit_statuses))]
+    #[arg(long, value_name = "LIST", help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
     pub dead_letter_exit: Option<Checked<ExitStatuses>>,
 
     /// Exit statuses that always retry, even if --dead-letter-exit includes them in a range [default: 75]
     ///
     /// With '--dead-letter-exit 1-255' all failures but these are final.
-    #[arg(long, value_name = "LIST", env = "TRAFFICCOP_RETRY_EXIT", hide_short_help = true,
-        help_heading = "Messages that fail", value_parser = checked(exit_statuses))]
+    #[arg(long, value_name = "LIST", hide_short_help = true, help_heading = "Messages that fail",
+        value_parser = checked(exit_statuses))]
     pub retry_exit: Option<Checked<ExitStatuses>>,
 
     /// Time for which this worker locks a message [default: 60s; on Service Bus the queue's own]
@@ -215,15 +205,14 @@ pub struct Work {
     /// machine, its message comes again when this time is over. On Service Bus it is a property of the
     /// queue (5s to 5m), which trafficcop reads from the messages; set it here if the clock of this machine
     /// is wrong.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_LOCK_TIME", help_heading = "Time",
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", help_heading = "Time", value_parser = checked(duration))]
     pub lock_time: Option<Checked<Duration>>,
 
     /// When to renew a lock, in per cent of its time [default: 70%]
     ///
     /// 10% to 90%. Earlier if there would be no room for two attempts (4s, or a quarter of a lock of less
     /// than 16s) before the command has to be stopped.
-    #[arg(long, value_name = "PERCENT", env = "TRAFFICCOP_RENEW_AT", hide_short_help = true, help_heading = "Time",
+    #[arg(long, value_name = "PERCENT", hide_short_help = true, help_heading = "Time",
         value_parser = checked(renew_at))]
     pub renew_at: Option<Checked<u32>>,
 
@@ -231,15 +220,14 @@ pub struct Work {
     ///
     /// Their messages' locks are renewed meanwhile, and no more messages are taken. A command that has not
     /// ended by then is stopped, and its message is given back at once.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_GRACE", help_heading = "Time", value_parser = checked(duration))]
+    #[arg(long, value_name = "D", help_heading = "Time", value_parser = checked(duration))]
     pub grace: Option<Checked<Duration>>,
 
     /// Time from the stop signal to SIGKILL [default: 10s]
     ///
     /// Applies after --timeout, after --grace, and to processes that a command left behind. If a lock could
     /// not be renewed it is a sixth of --lock-time, 10s at most.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_KILL_AFTER", hide_short_help = true, help_heading = "Time",
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", hide_short_help = true, help_heading = "Time", value_parser = checked(duration))]
     pub kill_after: Option<Checked<Duration>>,
 
     /// Name of the worker, its log and its outputs.
@@ -269,21 +257,20 @@ pub struct ServiceBus {
     /// QUEUE or TOPIC/Subscriptions/NAME, in the namespace of AZURE_SERVICEBUS_CONNECTION_STRING; or with
     /// NAMESPACE/ before it, or as sb://HOST/QUEUE, with Entra ID. A NAMESPACE without a dot is one of
     /// Azure's public cloud. Instead of --queue.
-    #[arg(long, value_name = "NAME|URL", env = "TRAFFICCOP_SERVICE_BUS",
+    #[arg(long, value_name = "NAME|URL",
         value_parser = checked(not_empty("name a queue, or a subscription as TOPIC/Subscriptions/NAME")))]
     pub service_bus: Option<Checked<String>>,
 
     /// Work on the dead-letter queue of --service-bus
     ///
     /// A message there cannot be dead-lettered: if it fails it stays, and comes again after --retry-delay.
-    #[arg(long, env = "TRAFFICCOP_DEAD_LETTER_QUEUE", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub dead_letter_queue: bool,
 
     /// The environment variable with the connection string [default: AZURE_SERVICEBUS_CONNECTION_STRING]
     ///
     /// The string itself is never an argument: every user of the machine could read it.
-    #[arg(long, value_name = "NAME", env = "TRAFFICCOP_CONNECTION_STRING_ENV", hide_short_help = true,
-        value_parser = checked(variable_name))]
+    #[arg(long, value_name = "NAME", hide_short_help = true, value_parser = checked(variable_name))]
     pub connection_string_env: Option<Checked<String>>,
 
     /// Take sessions, and the messages of each in order (--service-bus only)
@@ -292,19 +279,18 @@ pub struct ServiceBus {
     /// messages, and runs the command for one message of it after another, never for two at once on any
     /// machine. -j is the number of sessions at once. A message that fails is tried again before the next
     /// one, after --retry-delay; on its last attempt it is dead-lettered, and the next one follows.
-    #[arg(long, env = "TRAFFICCOP_SESSIONS", value_parser = BoolishValueParser::new())]
+    #[arg(long)]
     pub sessions: bool,
 
     /// Give a session up after D without a message [default: 10s]
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_SESSION_IDLE", hide_short_help = true, help_heading = "Sessions",
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", hide_short_help = true, help_heading = "Sessions", value_parser = checked(duration))]
     pub session_idle: Option<Checked<Duration>>,
 
     /// Give a session up after N messages [default: no limit]
     ///
     /// A session that always has messages then does not keep the others waiting.
-    #[arg(long, value_name = "N", env = "TRAFFICCOP_SESSION_MESSAGES", hide_short_help = true,
-        help_heading = "Sessions", value_parser = checked(number(1..=u64::MAX)))]
+    #[arg(long, value_name = "N", hide_short_help = true, help_heading = "Sessions",
+        value_parser = checked(number(1..=u64::MAX)))]
     pub session_messages: Option<Checked<u64>>,
 
     /// Time that the first command of a session waits [default: 2s]
@@ -313,12 +299,11 @@ pub struct ServiceBus {
     /// worker then has 1s to kill its command, whatever its own delay is. 2s to 5m. Workers may have
     /// different delays: a longer one only adds safety. The queue's lock time, or more, is enough for a
     /// worker that hears nothing at all.
-    #[arg(long, value_name = "D", env = "TRAFFICCOP_LOCK_DELAY", hide_short_help = true, help_heading = "Sessions",
-        value_parser = checked(duration))]
+    #[arg(long, value_name = "D", hide_short_help = true, help_heading = "Sessions", value_parser = checked(duration))]
     pub lock_delay: Option<Checked<Duration>>,
 
     /// Settle on the link that brought the message, not by its lock token
-    #[arg(long, hide = true, env = "TRAFFICCOP_LINK_SETTLE", value_parser = BoolishValueParser::new())]
+    #[arg(long, hide = true)]
     pub link_settle: bool,
 }
 

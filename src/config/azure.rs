@@ -2,11 +2,10 @@
 
 use std::ffi::OsString;
 
-use super::run::refuse_first;
 use super::{Host, UsageError};
 use crate::args;
 use crate::azure::scheduled_events::{Config, Endpoint};
-use crate::azure::{Auth, AuthOptions, withheld as credentials};
+use crate::azure::{AuthOptions, withheld as credentials};
 
 #[must_use]
 pub(crate) fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
@@ -15,15 +14,6 @@ pub(crate) fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
         auth: typed.auth,
         ca_file: typed.ca_file.clone(),
     }
-}
-
-/// Returns the flags that only a blob uses. `by_https`: another server is asked by https.
-#[must_use]
-pub(crate) fn of_blobs_alone(typed: &args::Access, by_https: bool) -> [(&'static str, bool); 2] {
-    [
-        ("--auth", typed.auth != Auth::Auto),
-        ("--ca-file", typed.ca_file.is_some() && !by_https),
-    ]
 }
 
 const TARGETS: [&str; 2] = ["TRAFFICCOP_BLOB", "TRAFFICCOP_QUEUE"];
@@ -43,17 +33,7 @@ pub(super) fn scheduled_events(
     typed: &args::ScheduledEvents,
     host: &Host,
 ) -> Result<Option<Config>, UsageError> {
-    // A user who sets these expects notices; without them the machine would be frozen unannounced.
     if !typed.scheduled_events {
-        let details = [
-            ("--ack-events", typed.ack_events),
-            ("--vm-name", typed.vm_name.is_some()),
-        ];
-        refuse_first(details, |flag| {
-            format!(
-                "{flag} has no meaning without --scheduled-events: add that, or leave it out (or unset its variable)"
-            )
-        })?;
         return Ok(None);
     }
     let endpoint = typed.scheduled_events_endpoint.clone();

@@ -8,9 +8,9 @@ use crate::args;
 pub(super) fn refuse_no_command(command: &[OsString], missing: &str) -> Result<(), UsageError> {
     match command.first() {
         None => Err(UsageError::new(missing)),
-        Some(program) if program.is_empty() => Err(UsageError::new(
-            "the command's name is empty: is a variable after -- unset?",
-        )),
+        Some(program) if program.is_empty() => {
+            refuse!("the command's name is empty: is a variable after -- unset?")
+        }
         Some(_) => Ok(()),
     }
 }
@@ -23,11 +23,11 @@ pub(crate) fn refuse_a_word_before(
     let behind = words.iter().skip_while(|word| *word != "--").count();
     match command {
         [word, dashes, rest @ ..] if dashes == "--" && behind == rest.len() + 1 => {
-            Err(UsageError::new(format!(
+            refuse!(
                 "no flag takes '{}', so it would be the command: put the whole command after --, quote a value with \
                  spaces, and write --doorbell and --page-blob with '='",
                 word.display()
-            )))
+            )
         }
         _ => Ok(()),
     }
@@ -48,16 +48,14 @@ pub(super) fn refuse_a_lock_behind(
     if let Some(address) = words.clone().next().filter(|word| is_an_address(word))
         && typed.doorbell.is_some()
     {
-        return Err(UsageError::new(format!(
-            "--doorbell takes its address after '=': write --doorbell={address}"
-        )));
+        refuse!("--doorbell takes its address after '=': write --doorbell={address}");
     }
     let mut flags = words.map(|word| word.split('=').next().unwrap_or(word));
     match flags.find(|flag| ["--blob", "--file", "--store"].contains(flag)) {
-        Some(flag) => Err(UsageError::new(format!(
+        Some(flag) => refuse!(
             "no lock: {flag} after the command belongs to the command: name the lock before it, \
              as in 'trafficcop run {flag} ... -- ./job'"
-        ))),
+        ),
         None => Ok(()),
     }
 }

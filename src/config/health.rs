@@ -8,7 +8,6 @@ use std::time::Duration;
 use url::{Host, Url};
 
 use super::UsageError;
-use super::run::refuse_first;
 use crate::args;
 use crate::core::doorbell::is_near;
 use crate::core::{HealthRules, ProbeRules};
@@ -41,40 +40,12 @@ pub(super) fn health(typed: &args::Health, access: &args::Access) -> Result<Heal
     health.rules.watchdog = typed.watchdog.clone().transpose()?;
     if health.rules.watchdog.is_some() {
         health.rules.start = typed.watchdog_start.clone().unwrap_or(Ok(DEFAULT_START))?;
-    } else {
-        refuse_first(
-            [("--watchdog-start", typed.watchdog_start.is_some())],
-            |flag| format!("{flag} has no meaning without --watchdog: add it, or leave {flag} out"),
-        )?;
-    }
-    Ok(health)
-}
-
-/// Validates the checks of `elect`: its reader is no child, so only a URL can be asked.
-pub(super) fn of_a_reader(
-    typed: &args::HealthChecks,
-    access: &args::Access,
-) -> Result<Health, UsageError> {
-    let health = checks(typed, access)?;
-    if let Some(Ask::Command(_)) = health.ask {
-        return Err(UsageError::new(
-            "--health: elect asks a URL: take one like http://127.0.0.1:8080/healthz",
-        ));
     }
     Ok(health)
 }
 
 fn checks(typed: &args::HealthChecks, access: &args::Access) -> Result<Health, UsageError> {
     let Some(text) = &typed.health else {
-        let details = [
-            ("--health-every", typed.health_every.is_some()),
-            ("--health-timeout", typed.health_timeout.is_some()),
-            ("--health-failures", typed.health_failures.is_some()),
-            ("--health-delay", typed.health_delay.is_some()),
-        ];
-        refuse_first(details, |flag| {
-            format!("{flag} has no meaning without --health: add it, or leave {flag} out")
-        })?;
         return Ok(Health::default());
     };
     let ask = ask(text)?;
@@ -83,13 +54,13 @@ fn checks(typed: &args::HealthChecks, access: &args::Access) -> Result<Health, U
     let timeout = typed.health_timeout.clone();
     let timeout = timeout.unwrap_or(Ok(DEFAULT_TIMEOUT.min(every)))?;
     if timeout > every {
-        return Err(UsageError::new(format!(
+        refuse!(
             "--health-timeout {} is longer than --health-every {}: the next one would begin before it has ended: \
              take {} or less",
             show(timeout),
             show(every),
             show(every)
-        )));
+        );
     }
     let probe = ProbeRules {
         every,
@@ -114,37 +85,33 @@ fn checks(typed: &args::HealthChecks, access: &args::Access) -> Result<Health, U
 fn ask(text: &OsString) -> Result<Ask, UsageError> {
     // `sh -c ''` succeeds.
     if text.as_encoded_bytes().trim_ascii().is_empty() {
-        return Err(UsageError::new(
-            "--health is empty: name a command for sh or a URL, or leave it out",
-        ));
+        refuse!("--health is empty: name a command for sh or a URL, or leave it out");
     }
     let url = text.to_str().filter(|text| looks_like_a_url(text));
-    let refuse = |why: &str| UsageError::new(format!("--health: {why}"));
     let Some(url) = url else {
         if let Some(server) = text.to_str().and_then(server_without_scheme) {
-            return Err(refuse(&format!(
-                "{server} would be run as a command: did you mean http://{server}?"
-            )));
+            refuse!("--health: {server} would be run as a command: did you mean http://{server}?");
         }
         return Ok(Ask::Command(text.clone()));
     };
     // The URL may contain a password.
-    let url = Url::parse(url).map_err(|why| {
-        refuse(&format!(
-            "this is no URL ({why}): take one like http://127.0.0.1:8080/healthz"
-        ))
-    })?;
+    let url = match Url::parse(url) {
+        Ok(url) => url,
+        Err(why) => {
+            refuse!("--health: this is no URL ({why}): take one like http://127.0.0.1:8080/healthz")
+        }
+    };
     if !["http", "https"].contains(&url.scheme()) {
-        return Err(refuse(&format!(
-            "a URL with {}: is not supported: take http or https, or a command for sh",
+        refuse!(
+            "--health: a URL with {}: is not supported: take http or https, or a command for sh",
             url.scheme()
-        )));
+        );
     }
     if !url.username().is_empty() || url.password().is_some() {
-        return Err(refuse(
-            "a URL with a user or a password would show it to all users of this machine: \
-             use a command that reads it from a file",
-        ));
+        refuse!(
+            "--health: a URL with a user or a password would show it to all users of this machine: \
+             use a command that reads it from a file"
+        );
     }
     let is_near = match url.host() {
         Some(Host::Ipv4(ip)) => is_near(ip.into()),
@@ -154,11 +121,11 @@ fn ask(text: &OsString) -> Result<Ask, UsageError> {
         None => false,
     };
     if !is_near {
-        return Err(refuse(&format!(
-            "{} is neither this machine nor a private address, and cannot check a command here: \
+        refuse!(
+            "--health: {} is neither this machine nor a private address, and cannot check a command here: \
              take localhost or a private address",
             url.host_str().unwrap_or_default()
-        )));
+        );
     }
     Ok(Ask::Url(url))
 }

@@ -7,18 +7,16 @@ use std::slice;
 use std::time::Duration;
 
 use super::UsageError;
-use super::azure::{of_blobs_alone, options, withheld};
+use super::azure::{options, withheld};
 use super::look::in_time;
 use super::outputs::is_one_of;
 use super::policy::longest_poll;
-use super::run::{BLOB_LEASE, refuse_first};
 use crate::args;
 use crate::azure::AuthOptions;
 use crate::host;
 use crate::lease::NamedLock as _;
 use crate::lease::helper::HelperLock;
 use crate::lease::slots::path_of;
-use crate::units::show;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Named<'a> {
@@ -29,31 +27,16 @@ pub(crate) enum Named<'a> {
 }
 
 impl<'a> Named<'a> {
-    /// Returns the lock, which exactly one flag must name.
+    /// Returns the lock, which one flag must name.
     pub(crate) fn new(
         blob: Option<&'a str>,
         file: Option<&'a Path>,
         store: Option<&'a str>,
     ) -> Result<Named<'a>, UsageError> {
-        let named = [
-            // A URL's query is a secret.
-            blob.map(|blob| format!("--blob {}", blob.split('?').next().unwrap_or_default())),
-            file.map(|file| format!("--file {}", file.display())),
-            store.map(|store| format!("--store {store}")),
-        ];
-        let named: Vec<String> = named.into_iter().flatten().collect();
-        if let [one, two, ..] = &named[..] {
-            return Err(UsageError::new(format!(
-                "two locks, {one} and {two}: name exactly one (is TRAFFICCOP_BLOB, \
-                 TRAFFICCOP_FILE or TRAFFICCOP_STORE set?)"
-            )));
-        }
         match (blob, file, store) {
-            (Some(""), ..) => Err(UsageError::new(
-                "--blob is empty: name a CONTAINER/NAME or a URL",
-            )),
+            (Some(""), ..) => refuse!("--blob is empty: name a CONTAINER/NAME or a URL"),
             (_, Some(file), _) if file.as_os_str().is_empty() => {
-                Err(UsageError::new("--file is empty: name a path"))
+                refuse!("--file is empty: name a path")
             }
             (Some(blob), ..) => Ok(Named::Blob(blob)),
             (_, Some(file), _) => Ok(Named::File(file)),
@@ -61,21 +44,13 @@ impl<'a> Named<'a> {
                 Some((helper, name)) if !helper.is_empty() && !name.is_empty() => {
                     Ok(Named::Store(helper, name))
                 }
-                _ => Err(UsageError::new(format!(
+                _ => refuse!(
                     "--store {store}: name a helper and its entry (for list, a prefix), as in --store etcd:locks/x"
-                ))),
+                ),
             },
-            _ => Err(UsageError::new(
-                "no lock: name one with --blob CONTAINER/NAME, --file PATH or --store HELPER:NAME",
-            )),
-        }
-    }
-
-    pub(crate) fn place(self) -> &'static str {
-        match self {
-            Named::Blob(_) => "on a blob",
-            Named::File(_) => "on a file",
-            Named::Store(..) => "in a helper's store",
+            _ => refuse!(
+                "no lock: name one with --blob CONTAINER/NAME, --file PATH or --store HELPER:NAME"
+            ),
         }
     }
 }
@@ -105,41 +80,13 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
-    /// Validates the flags. `by_https`: a server other than the store is asked by https.
-    pub(super) fn new(typed: &args::Common, by_https: bool) -> Result<Lock, UsageError> {
-        let blob = typed.blob.clone().transpose()?;
+    /// Validates the flags.
+    pub(super) fn new(typed: &args::Common) -> Result<Lock, UsageError> {
         let named = Named::new(
-            blob.as_deref(),
+            typed.blob.as_deref(),
             typed.file.as_deref(),
             typed.store.as_deref(),
         )?;
-        let foreign = |flag: &str| {
-            let place = named.place();
-            format!(
-                "{flag} has no meaning for a lock {place}: leave it out (or unset its variable)"
-            )
-        };
-        if !matches!(named, Named::File(_)) {
-            let of_files = [
-                ("--shared", typed.shared),
-                ("--mkdir-is-exclusive", typed.mkdir_is_exclusive),
-            ];
-            refuse_first(of_files, foreign)?;
-        }
-        if !matches!(named, Named::Blob(_)) {
-            refuse_first(of_blobs_alone(&typed.access, by_https), foreign)?;
-            let of_blobs = [
-                ("--emulator", typed.emulator),
-                ("--no-create", typed.no_create),
-                ("--page-blob", typed.page_blob.is_some()),
-            ];
-            refuse_first(of_blobs, foreign)?;
-        }
-        if typed.no_create && typed.page_blob.is_some() {
-            return Err(UsageError::new(
-                "--page-blob and --no-create contradict each other: choose one",
-            ));
-        }
         Ok(match named {
             Named::Blob(target) => Lock::Blob {
                 target: target.to_owned(),
@@ -211,22 +158,4 @@ impl Lock {
             is_one_of("--file", &path, &outer)
         })
     }
-}
-
-pub(crate) fn refuse_lease(on_blob: bool, lease: Duration) -> Result<(), UsageError> {
-    if on_blob && !BLOB_LEASE.contains(&lease) {
-        return Err(UsageError::new(format!(
-            "--lease {}: a blob can be leased for 15s to 60s only: take {}",
-            show(lease),
-            show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end())),
-        )));
-    }
-    if on_blob && lease.subsec_nanos() != 0 {
-        return Err(UsageError::new(format!(
-            "--lease {}: a blob is leased for whole seconds: take {}s",
-            show(lease),
-            lease.as_secs()
-        )));
-    }
-    Ok(())
 }

@@ -4,6 +4,13 @@
 //! Called by `main` before anything is forked, opened or connected. `args` parses each value; here they are
 //! checked against each other and the machine. It must never create, print or exit.
 
+/// Returns with a refusal.
+macro_rules! refuse {
+    ($($line:tt)*) => {
+        return Err(UsageError::new(format!($($line)*)))
+    };
+}
+
 mod azure;
 mod command;
 mod elect;
@@ -21,7 +28,7 @@ mod work;
 pub(crate) use crate::args::Roles;
 pub(crate) use crate::exit::UsageError;
 pub(crate) use crate::host::Host;
-pub(crate) use azure::{of_blobs_alone, options};
+pub(crate) use azure::options;
 pub(crate) use command::refuse_a_word_before;
 pub(crate) use elect::Telling;
 pub(crate) use health::Ask;

@@ -2,6 +2,9 @@
 
 use std::fs::Metadata;
 use std::io::ErrorKind;
+use std::net::{Ipv4Addr, SocketAddr};
+use std::os::unix::ffi::OsStrExt as _;
+use std::os::unix::fs::FileTypeExt as _;
 use std::path::{Path, PathBuf};
 use std::time::Duration;
 
@@ -11,7 +14,11 @@ use super::quote::quoted_word;
 use crate::args;
 use crate::guardian::{is_control_file, is_control_file_in_use};
 use crate::report::{self, Volume};
+use crate::serve::Address;
 use crate::util::is_same_file;
+
+/// Limit of the kernel for a socket's path, in bytes.
+const SOCKET_LIMIT: usize = 107;
 
 impl From<&args::Common> for Volume {
     fn from(typed: &args::Common) -> Volume {
@@ -28,7 +35,6 @@ impl From<&args::Common> for Volume {
 impl From<&args::Operations> for Volume {
     fn from(typed: &args::Operations) -> Volume {
         match (typed.quiet, typed.verbose) {
-            // Both together are refused, and the refusal is logged.
             (true, _) => Volume::Quiet,
             (false, true) => Volume::Verbose,
             (false, false) => Volume::Normal,
@@ -40,77 +46,77 @@ impl From<&args::Operations> for Volume {
 pub(super) struct Outputs {
     pub(super) status_file: Option<PathBuf>,
     pub(super) event_log: Option<PathBuf>,
+    control_file: Option<PathBuf>,
+    pub(super) listen: Option<Address>,
 }
 
 impl Outputs {
-    fn files(&self) -> impl Iterator<Item = &PathBuf> {
-        self.status_file.iter().chain(&self.event_log)
-    }
-
-    pub(super) fn new(typed: &args::Operations, beside: Beside) -> Result<Outputs, UsageError> {
+    /// Looks for `patience` at most at the files, and at those of the lock.
+    pub(super) fn new(
+        typed: &args::Operations,
+        listen: &args::Listen,
+        control_file: Option<&PathBuf>,
+        locks: Vec<PathBuf>,
+        patience: Duration,
+    ) -> Result<Outputs, UsageError> {
         let outputs = Outputs {
             status_file: typed.status_file.clone(),
             event_log: typed.event_log.clone(),
+            control_file: control_file.cloned(),
+            listen: address(listen)?,
         };
-        if let Some(file) = outputs.status_file.clone() {
-            let paths = vec![file.clone()];
-            beside.look("--status-file", paths, move |locks| {
-                status_file(&file, locks)
-            })?;
-        }
-        if typed.quiet && typed.verbose {
-            return Err(UsageError::new(
-                "--quiet and --verbose contradict each other: choose one (is TRAFFICCOP_QUIET or TRAFFICCOP_VERBOSE \
-                 set?)",
-            ));
-        }
-        if let Some(file) = outputs.event_log.clone() {
-            let status = outputs.status_file.clone();
-            let paths = status.iter().chain([&file]).cloned().collect();
-            beside.look("--event-log", paths, move |locks| {
-                event_log(&file, status.as_deref(), locks)
+        let socket = match &outputs.listen {
+            Some(Address::Unix(path)) => Some(path),
+            _ => None,
+        };
+        let all = [
+            ("--status-file", outputs.status_file.as_ref()),
+            ("--event-log", outputs.event_log.as_ref()),
+            ("--control-file", control_file),
+            ("--listen", socket),
+        ];
+        let set = all
+            .into_iter()
+            .filter_map(|(flag, path)| Some((flag, path?.as_path())));
+        let (flags, mut paths): (Vec<_>, Vec<_>) = set.unzip();
+        if !flags.is_empty() {
+            let (locks_, outputs) = (locks.clone(), outputs.clone());
+            paths.extend(locks.iter().map(PathBuf::as_path));
+            in_time(&flags.join(", "), &paths, patience, move || {
+                outputs.look(&locks_)
             })?;
         }
         Ok(outputs)
     }
-}
 
-#[derive(Clone, Copy)]
-pub(super) struct Beside<'a> {
-    pub(super) locks: &'a [PathBuf],
-    pub(super) patience: Duration,
-}
-
-impl Beside<'_> {
-    fn look(
-        self,
-        flag: &str,
-        paths: Vec<PathBuf>,
-        check: impl FnOnce(&[PathBuf]) -> Result<(), UsageError> + Send + 'static,
-    ) -> Result<(), UsageError> {
-        let locks = self.locks.to_vec();
-        let all: Vec<&Path> = paths.iter().chain(self.locks).map(AsRef::as_ref).collect();
-        in_time(flag, &all, self.patience, move || check(&locks))
+    fn look(&self, locks: &[PathBuf]) -> Result<(), UsageError> {
+        if let Some(file) = &self.status_file {
+            status_file(file, locks)?;
+        }
+        if let Some(file) = &self.event_log {
+            event_log(file, self.status_file.as_deref(), locks)?;
+        }
+        if let Some(path) = &self.control_file {
+            control_file(path, self, locks)?;
+        }
+        if let Some(Address::Unix(path)) = &self.listen {
+            socket(path, self, locks)?;
+        }
+        Ok(())
     }
 }
 
 /// Refuses the lock's file: a rename would replace it, and the next instance would run at the same time.
 fn status_file(file: &Path, locks: &[PathBuf]) -> Result<(), UsageError> {
     has_place("--status-file", file)?;
-    if is_no_file(file) {
-        return Err(UsageError::new(format!(
-            "--status-file {}: trafficcop replaces it at every change, and it is not a regular file: \
-             name another (follow it with 'tail -F')",
-            quoted_word(file.as_os_str())
-        )));
-    }
-    if is_one_of("--status-file", file, locks)? {
-        return Err(UsageError::new(format!(
-            "--status-file {} is the lock's file, and would be replaced under the lock: name another one",
-            file.display()
-        )));
-    }
-    Ok(())
+    let why = if is_no_file(file) {
+        "trafficcop replaces it at every change, and it is not a regular file: name another (follow it with 'tail -F')"
+    } else if is_one_of("--status-file", file, locks)? {
+        "it is the lock's file, and would be replaced under the lock: name another one"
+    } else {
+        return Ok(());
+    };
+    refuse!("--status-file {}: {why}", quoted_word(file.as_os_str()))
 }
 
 /// Refuses the lock's file, where a line is an unreadable record, and the status file, which is replaced.
@@ -124,10 +130,7 @@ fn event_log(file: &Path, status: Option<&Path>, locks: &[PathBuf]) -> Result<()
     } else {
         return Ok(());
     };
-    Err(UsageError::new(format!(
-        "--event-log {} is {what}: name another one",
-        file.display()
-    )))
+    refuse!("--event-log {} is {what}: name another one", file.display())
 }
 
 /// Finds a device, a pipe or a descriptor (/dev/stdout), which a rename would take away from all programs.
@@ -149,28 +152,20 @@ fn leads_to_a_descriptor(path: &Path) -> bool {
 
 /// Refuses a file without a directory: it is written from the first moment.
 fn has_place(flag: &str, file: &Path) -> Result<(), UsageError> {
-    if file.as_os_str().is_empty() || file.file_name().is_none() || file.is_dir() {
-        return Err(UsageError::new(format!(
-            "{flag} {}: name a file, not a directory",
-            quoted_word(file.as_os_str())
-        )));
-    }
-    if file
-        .symlink_metadata()
-        .is_err_and(|why| why.kind() == ErrorKind::InvalidFilename)
-    {
-        return Err(UsageError::new(format!(
-            "{flag} {}: the name is too long: take a shorter one",
-            file.display()
-        )));
-    }
-    if !seen(flag, directory(file))?.is_some_and(|found| found.is_dir()) {
-        return Err(UsageError::new(format!(
-            "{flag} {}: there is no such directory: create it, or name another file",
-            file.display()
-        )));
-    }
-    Ok(())
+    let is_too_long = || {
+        let found = file.symlink_metadata();
+        found.is_err_and(|why| why.kind() == ErrorKind::InvalidFilename)
+    };
+    let why = if file.as_os_str().is_empty() || file.file_name().is_none() || file.is_dir() {
+        "name a file, not a directory"
+    } else if is_too_long() {
+        "the name is too long: take a shorter one"
+    } else if !seen(flag, directory(file))?.is_some_and(|found| found.is_dir()) {
+        "there is no such directory: create it, or name another file"
+    } else {
+        return Ok(());
+    };
+    refuse!("{flag} {}: {why}", quoted_word(file.as_os_str()))
 }
 
 fn directory(file: &Path) -> &Path {
@@ -178,22 +173,10 @@ fn directory(file: &Path) -> &Path {
     directory.unwrap_or(Path::new("."))
 }
 
-/// Refuses a path where the link of elect would replace anything else.
-pub(super) fn control_file(
-    path: &Path,
-    outputs: &Outputs,
-    beside: Beside,
-) -> Result<(), UsageError> {
-    let (path, outputs) = (path.to_owned(), outputs.clone());
-    let paths = outputs.files().chain([&path]).cloned().collect();
-    beside.look("--control-file", paths, move |locks| {
-        link(&path, &outputs, locks)
-    })
-}
-
 pub(crate) const ANOTHER_S_LINK: &str = "another instance keeps its link there: name another one";
 
-fn link(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageError> {
+/// Refuses a path where the link of elect would replace anything else.
+fn control_file(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageError> {
     let flag = "--control-file";
     let why = if path.as_os_str().is_empty() || path.file_name().is_none() {
         "name a file, not a directory"
@@ -213,10 +196,7 @@ fn link(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageEr
     } else {
         return Ok(());
     };
-    Err(UsageError::new(format!(
-        "--control-file {}: {why}",
-        quoted_word(path.as_os_str())
-    )))
+    refuse!("--control-file {}: {why}", quoted_word(path.as_os_str()))
 }
 
 pub(super) fn is_one_of(
@@ -284,93 +264,56 @@ fn seen(flag: &str, path: &Path) -> Result<Option<Metadata>, UsageError> {
     }
 }
 
-pub(super) use http::listen;
-
-mod http {
-    use std::net::{Ipv4Addr, SocketAddr};
-    use std::os::unix::ffi::OsStrExt;
-    use std::os::unix::fs::FileTypeExt;
-
-    use super::{Beside, Outputs, Path, PathBuf, UsageError, args, is_one_of, quoted_word};
-    use crate::serve::Address;
-
-    /// The kernel's limit, in bytes.
-    const PATH_LIMIT: usize = 107;
-
-    pub(in super::super) fn listen(
-        typed: &args::Listen,
-        outputs: &Outputs,
-        beside: Beside,
-    ) -> Result<Option<Address>, UsageError> {
-        let Some(text) = typed.listen.as_deref() else {
-            if typed.listen_any {
-                return Err(UsageError::new(
-                    "--listen-any has no meaning without --listen: name an address, or leave it out",
-                ));
-            }
-            return Ok(None);
-        };
-        if let Some(path) = text.strip_prefix("unix:") {
-            let (path, outputs) = (PathBuf::from(path), outputs.clone());
-            let there = path.clone();
-            let paths = outputs.files().chain([&path]).cloned().collect();
-            beside.look("--listen", paths, move |locks| {
-                socket(&path)?;
-                free(&path, &outputs, locks)
-            })?;
-            return Ok(Some(Address::Unix(there)));
-        }
-        let Some(address) = tcp(text) else {
-            return Err(UsageError::new(format!(
-                "--listen {}: take an address and a port, as in 127.0.0.1:9090 or [::1]:9090, or a socket, \
-                 as in unix:/run/trafficcop.sock",
-                quoted_word(text.as_ref())
-            )));
-        };
-        // `::ffff:127.0.0.1` is loopback, too.
-        if !typed.listen_any && !address.ip().to_canonical().is_loopback() {
-            return Err(UsageError::new(format!(
-                "--listen {text}: other machines could connect: take 127.0.0.1:{}, or add --listen-any to allow that",
-                address.port()
-            )));
-        }
-        Ok(Some(Address::Tcp(address)))
+fn address(typed: &args::Listen) -> Result<Option<Address>, UsageError> {
+    let Some(text) = typed.listen.as_deref() else {
+        return Ok(None);
+    };
+    if let Some(path) = text.strip_prefix("unix:") {
+        return Ok(Some(Address::Unix(path.into())));
     }
-
-    /// Does without DNS, which `localhost` does not need.
-    fn tcp(text: &str) -> Option<SocketAddr> {
-        match text.strip_prefix("localhost:") {
-            Some(port) => Some((Ipv4Addr::LOCALHOST, port.parse().ok()?).into()),
-            None => text.parse().ok(),
-        }
+    // `localhost` needs no DNS.
+    let tcp = match text.strip_prefix("localhost:") {
+        Some(port) => port
+            .parse()
+            .ok()
+            .map(|port: u16| (Ipv4Addr::LOCALHOST, port).into()),
+        None => text.parse::<SocketAddr>().ok(),
+    };
+    let Some(address) = tcp else {
+        refuse!(
+            "--listen {}: take an address and a port, as in 127.0.0.1:9090 or [::1]:9090, or a socket, \
+             as in unix:/run/trafficcop.sock",
+            quoted_word(text.as_ref())
+        );
+    };
+    // `::ffff:127.0.0.1` is loopback, too.
+    if !typed.listen_any && !address.ip().to_canonical().is_loopback() {
+        refuse!(
+            "--listen {text}: other machines could connect: take 127.0.0.1:{}, or add --listen-any to allow that",
+            address.port()
+        );
     }
+    Ok(Some(Address::Tcp(address)))
+}
 
-    fn free(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageError> {
-        if is_one_of("--listen", path, locks.iter().chain(outputs.files()))? {
-            return Err(UsageError::new(format!(
-                "--listen unix:{}: it is the lock's file, the status file or the event log: name another path",
-                path.display()
-            )));
-        }
-        Ok(())
-    }
-
-    fn socket(path: &Path) -> Result<(), UsageError> {
-        let length = path.as_os_str().as_bytes().len();
-        // A file left there is removed, so it must be a socket.
-        let found = path.symlink_metadata();
-        let why = if !path.is_absolute() || path.file_name().is_none() {
-            "name a whole path, as in unix:/run/trafficcop.sock".to_owned()
-        } else if length > PATH_LIMIT {
-            format!("a path of {length} bytes is too long for a socket: take {PATH_LIMIT} at most")
-        } else if found.is_ok_and(|found| !found.file_type().is_socket()) {
-            "it exists and is not a socket: name another path".to_owned()
-        } else {
-            return Ok(());
-        };
-        Err(UsageError::new(format!(
-            "--listen unix:{}: {why}",
-            quoted_word(path.as_os_str())
-        )))
-    }
+fn socket(path: &Path, outputs: &Outputs, locks: &[PathBuf]) -> Result<(), UsageError> {
+    let length = path.as_os_str().as_bytes().len();
+    let files = locks
+        .iter()
+        .chain(&outputs.status_file)
+        .chain(&outputs.event_log);
+    // A file left there is removed, so it must be a socket.
+    let found = path.symlink_metadata();
+    let why = if !path.is_absolute() || path.file_name().is_none() {
+        "name a whole path, as in unix:/run/trafficcop.sock".to_owned()
+    } else if length > SOCKET_LIMIT {
+        format!("a path of {length} bytes is too long for a socket: take {SOCKET_LIMIT} at most")
+    } else if found.is_ok_and(|found| !found.file_type().is_socket()) {
+        "it exists and is not a socket: name another path".to_owned()
+    } else if is_one_of("--listen", path, files)? {
+        "it is the lock's file, the status file or the event log: name another path".to_owned()
+    } else {
+        return Ok(());
+    };
+    refuse!("--listen unix:{}: {why}", quoted_word(path.as_os_str()))
 }

@@ -7,12 +7,10 @@ use std::time::Duration;
 use super::azure::scheduled_events;
 use super::command::{refuse_a_lock_behind, refuse_no_command};
 use super::health::{Health, health};
-use super::lock::{Lock, refuse_lease};
+use super::lock::Lock;
 use super::look;
-use super::outputs::{Beside, Outputs};
-use super::policy::{
-    HandOvers, hold_policy, longest_poll, of_leases, once, refuse_short_cooldown, wait,
-};
+use super::outputs::Outputs;
+use super::policy::{hold_policy, longest_poll, of_leases, once, refuse_short_cooldown};
 use super::quote::cut;
 use super::{Host, Roles, UsageError, quoted};
 use crate::args::{self, Checked};
@@ -22,6 +20,7 @@ use crate::exit;
 use crate::guardian::{Contain, StopTo};
 use crate::lease::record::{COMMAND_LIMIT, Candidate};
 use crate::notify::Ready;
+use crate::units::show;
 
 // The service's limits. The parser refuses -1, no end: a dead machine would never give the lock back.
 pub(crate) const BLOB_LEASE: std::ops::RangeInclusive<Duration> =
@@ -99,10 +98,10 @@ impl Config {
         let patience = patience(self.rules.patience, self.rules.wait);
         let is_it = is_named || self.lock.is_one_of(&self.outer, patience)?;
         if is_it {
-            return Err(UsageError::new(format!(
+            refuse!(
                 "{name} is held for the command that this trafficcop is a part of, so it would wait for ever: \
                  leave the inner trafficcop out, or name another lock"
-            )));
+            );
         }
         Ok(())
     }
@@ -113,191 +112,112 @@ impl Config {
             &typed.command,
             "no command: write it after --, as in 'trafficcop run --file PATH -- ./job'",
         )?;
-        let common = &typed.common;
-        refuse_a_lock_behind(common, &typed.command)?;
-        // First: the other settings depend on the lock, and of two mistakes it is the one to report.
-        let basis = Basis::new(common, typed.health.checks.is_by_https())?;
-        let (once, task) = once(&typed, basis.slots)?.unzip();
-        let grace = typed.grace.unwrap_or(Ok(DEFAULT_GRACE));
-        let signal = typed.stop_signal.unwrap_or(Ok(libc::SIGTERM));
-        let watched = typed.health.watchdog.is_some() || typed.health.checks.health.is_some();
-        let hand_overs = HandOvers {
-            is_typed: watched || once.is_some() || typed.roles.on_acquire.is_some(),
-            flags: "--max-hold, --restart, --watchdog, --health, --on-acquire or --once",
-        };
-        let rules = Rules {
-            once,
-            ..basis.rules(common, grace, signal, &typed.hold_policy, &hand_overs, host)?
-        };
-        let beside = basis.beside(&rules);
-        let outputs = Outputs::new(&common.operations, beside)?;
-        let listen = super::outputs::listen(&typed.listen, &outputs, beside)?;
+        refuse_a_lock_behind(&typed.common, &typed.command)?;
         // A blob's metadata has 8 KiB in total.
         let shown = cut(&quoted(&typed.command), COMMAND_LIMIT).to_owned();
-        let config = basis.config(common, rules, outputs, shown, host)?;
-        let withheld = match typed.no_credentials {
-            true => config.lock.withheld(),
-            false => Vec::new(),
+        Config::checked(typed, None, shown, host)
+    }
+
+    /// Validates the settings of `run`, and those of `elect` as of a `run` without a command. `shown` stands for the
+    /// command in the lock's record.
+    pub(super) fn checked(
+        typed: args::Run,
+        control_file: Option<&PathBuf>,
+        shown: String,
+        host: &Host,
+    ) -> Result<Config, UsageError> {
+        let common = &typed.common;
+        // First: the other settings depend on the lock, and of two mistakes it is the one to report.
+        let lock = Lock::new(common)?;
+        let slots = common.slots.clone().unwrap_or(Ok(1))?;
+        let on_blob = matches!(lock, Lock::Blob { .. });
+        let budget = budget(
+            &common.lease,
+            on_blob,
+            &common.grace_on_loss,
+            &common.margin,
+        )?;
+        let poll = common.poll.clone().unwrap_or(Ok(DEFAULT_POLL))?;
+        let (once, task) = once(&typed.once)?.unzip();
+        let shortest_cooldown = lock.shortest_cooldown(slots, poll);
+        let connect_timeout = common.connect_timeout.clone();
+        let auth_patience = common.auth_patience.clone();
+        let rules = Rules {
+            budget: Some(budget),
+            poll: Some(poll),
+            wait: match common.no_wait {
+                true => Some(Duration::ZERO),
+                false => common.wait.clone().transpose()?,
+            },
+            patience: connect_timeout.unwrap_or(Ok(DEFAULT_PATIENCE))?,
+            auth_patience: auth_patience.unwrap_or(Ok(AUTH_PATIENCE))?,
+            grace: typed.grace.unwrap_or(Ok(DEFAULT_GRACE))?,
+            stop_signal: typed.stop_signal.unwrap_or(Ok(libc::SIGTERM))?,
+            if_lost: common.if_lost,
+            hold_policy: hold_policy(&typed.hold_policy, &lock, budget.lease, shortest_cooldown)?,
+            once,
+            on_terminal: false,
+            seed: host.seed,
         };
+        let outputs = Outputs::new(
+            &common.operations,
+            &typed.listen,
+            control_file,
+            lock.files(slots),
+            patience(rules.patience, rules.wait),
+        )?;
+        for (flag, script) in [
+            ("--if", &common.only_if),
+            ("--standby", &typed.roles.standby),
+            ("--on-acquire", &typed.roles.on_acquire),
+            ("--on-lost", &typed.roles.on_lost),
+        ] {
+            refuse_no_script(flag, script.as_deref())?;
+        }
+        let conflict_status = common.conflict_exit_code.clone();
         Ok(Config {
-            listen,
-            health: health(&typed.health, &common.access)?,
-            roles: roles(typed.roles)?,
-            scheduled_events: scheduled_events(&typed.scheduled_events, host)?,
+            doorbell: common.doorbell.clone().transpose()?,
+            rules,
+            only_if: common.only_if.clone(),
             task,
+            lease: budget.lease,
+            health: health(&typed.health, &common.access)?,
+            roles: typed.roles,
             contain: typed.contain,
             stop_to: typed.stop_to,
+            conflict_status: conflict_status.unwrap_or(Ok(exit::CONFLICT))?,
+            candidate: Candidate {
+                identity: identity(&common.operations, host)?,
+                host: host.host.clone(),
+                pid: host.pid,
+                command: shown,
+                bell: None,
+            },
+            status_file: outputs.status_file,
+            listen: outputs.listen,
+            event_log: outputs.event_log,
             ready: typed.ready,
-            withheld,
+            scheduled_events: scheduled_events(&typed.scheduled_events, host)?,
+            withheld: match typed.no_credentials {
+                true => lock.withheld(),
+                false => Vec::new(),
+            },
+            of_leases: of_leases(common),
+            outer: host.outer.clone(),
             command: typed.command,
-            ..config
+            lock,
+            slots,
         })
     }
-}
-
-/// Refuses a flag without effect: it is a misunderstanding.
-pub(super) fn refuse_first<const N: usize>(
-    flags: [(&'static str, bool); N],
-    say: impl Fn(&str) -> String,
-) -> Result<(), UsageError> {
-    match flags.iter().find(|flag| flag.1) {
-        Some((flag, _)) => Err(UsageError::new(say(flag))),
-        None => Ok(()),
-    }
-}
-
-fn roles(typed: Roles) -> Result<Roles, UsageError> {
-    for (flag, script) in [
-        ("--standby", &typed.standby),
-        ("--on-acquire", &typed.on_acquire),
-        ("--on-lost", &typed.on_lost),
-    ] {
-        refuse_no_script(flag, script.as_deref())?;
-    }
-    Ok(typed)
 }
 
 /// Refuses an empty script: `sh -c ''` succeeds, so an unset variable would go unnoticed.
 fn refuse_no_script(flag: &str, script: Option<&OsStr>) -> Result<(), UsageError> {
     let script = script.map(OsStr::as_encoded_bytes);
     if script.is_some_and(|text| text.trim_ascii().is_empty()) {
-        return Err(UsageError::new(format!(
-            "{flag} is empty: name a command for sh, or leave it out"
-        )));
+        refuse!("{flag} is empty: name a command for sh, or leave it out");
     }
     Ok(())
-}
-
-/// Lock and timing, on which all other settings depend.
-pub(super) struct Basis {
-    lock: Lock,
-    slots: u32,
-    files: Vec<PathBuf>,
-    budget: Budget,
-    poll: Duration,
-}
-
-impl Basis {
-    /// `by_https`: a server other than the store is asked by https.
-    pub(super) fn new(typed: &args::Common, by_https: bool) -> Result<Basis, UsageError> {
-        let lock = Lock::new(typed, by_https)?;
-        let slots = typed.slots.clone().unwrap_or(Ok(1))?;
-        Ok(Basis {
-            files: lock.files(slots),
-            budget: budget(
-                &typed.lease,
-                matches!(lock, Lock::Blob { .. }),
-                &typed.grace_on_loss,
-                &typed.margin,
-            )?,
-            poll: typed.poll.clone().unwrap_or(Ok(DEFAULT_POLL))?,
-            lock,
-            slots,
-        })
-    }
-
-    /// Returns the rules without a task to run once.
-    pub(super) fn rules(
-        &self,
-        typed: &args::Common,
-        grace: Checked<Duration>,
-        stop_signal: Checked<i32>,
-        turns: &args::HoldPolicy,
-        hand_overs: &HandOvers,
-        host: &Host,
-    ) -> Result<Rules, UsageError> {
-        let patience = typed.connect_timeout.clone();
-        Ok(Rules {
-            budget: Some(self.budget),
-            poll: Some(self.poll),
-            wait: wait(typed)?,
-            patience: patience.unwrap_or(Ok(DEFAULT_PATIENCE))?,
-            auth_patience: typed.auth_patience.clone().unwrap_or(Ok(AUTH_PATIENCE))?,
-            grace: grace?,
-            stop_signal: stop_signal?,
-            if_lost: typed.if_lost,
-            hold_policy: hold_policy(
-                turns,
-                &self.lock,
-                self.budget.lease,
-                self.lock.shortest_cooldown(self.slots, self.poll),
-                hand_overs,
-            )?,
-            once: None,
-            on_terminal: false,
-            seed: host.seed,
-        })
-    }
-
-    pub(super) fn beside(&self, rules: &Rules) -> Beside<'_> {
-        Beside {
-            locks: &self.files,
-            patience: patience(rules.patience, rules.wait),
-        }
-    }
-
-    /// Returns the configuration without a command; `shown` stands for it in the lock's record.
-    pub(super) fn config(
-        self,
-        typed: &args::Common,
-        rules: Rules,
-        outputs: Outputs,
-        shown: String,
-        host: &Host,
-    ) -> Result<Config, UsageError> {
-        let conflict_status = typed.conflict_exit_code.clone();
-        refuse_no_script("--if", typed.only_if.as_deref())?;
-        Ok(Config {
-            only_if: typed.only_if.clone(),
-            conflict_status: conflict_status.unwrap_or(Ok(exit::CONFLICT))?,
-            candidate: Candidate {
-                identity: identity(&typed.operations, host)?,
-                host: host.host.clone(),
-                pid: host.pid,
-                command: shown,
-                bell: None,
-            },
-            lock: self.lock,
-            slots: self.slots,
-            doorbell: typed.doorbell.clone().transpose()?,
-            rules,
-            task: None,
-            lease: self.budget.lease,
-            command: Vec::new(),
-            health: Health::default(),
-            roles: Roles::default(),
-            contain: Contain::None,
-            stop_to: StopTo::Group,
-            status_file: outputs.status_file,
-            listen: None,
-            event_log: outputs.event_log,
-            ready: Ready::Standby,
-            scheduled_events: None,
-            withheld: Vec::new(),
-            of_leases: of_leases(typed),
-            outer: host.outer.clone(),
-        })
-    }
 }
 
 /// Returns how long to wait for a drive: as for a store, or one step if the instance does not wait for control.
@@ -312,7 +232,20 @@ pub(crate) fn budget(
     margin: &Option<Checked<Duration>>,
 ) -> Result<Budget, UsageError> {
     let lease = lease.clone().unwrap_or(Ok(DEFAULT_LEASE))?;
-    refuse_lease(on_blob, lease)?;
+    if on_blob && !BLOB_LEASE.contains(&lease) {
+        refuse!(
+            "--lease {}: a blob can be leased for 15s to 60s only: take {}",
+            show(lease),
+            show(lease.clamp(*BLOB_LEASE.start(), *BLOB_LEASE.end()))
+        );
+    }
+    if on_blob && lease.subsec_nanos() != 0 {
+        refuse!(
+            "--lease {}: a blob is leased for whole seconds: take {}s",
+            show(lease),
+            lease.as_secs()
+        );
+    }
     // Grace and margin grow with the lease, unless they were set.
     let mut budget = Budget::for_lease(lease);
     if let Some(grace) = grace_on_loss.clone() {

@@ -10,7 +10,7 @@ use crate::core::{After, HoldPolicy, IfLost, Restart};
 use crate::doorbell::DoorbellAddress;
 use crate::guardian::Contain;
 use crate::lease::record::COMMAND_LIMIT;
-use clap::FromArgMatches;
+use clap::FromArgMatches as _;
 
 fn place() -> Host {
     Host {
@@ -22,21 +22,32 @@ fn place() -> Host {
 }
 
 /// The variables of the user who runs the tests must change nothing.
-fn typed(words: &[&str]) -> args::Run {
-    let definition = args::definition().mut_subcommand("run", |run| {
-        run.mut_args(|arg| arg.env(None::<&'static str>))
-    });
-    let line = ["trafficcop", "run"].iter().chain(words);
-    let matches = definition.try_get_matches_from(line).expect("it parses");
-    match args::Cli::from_arg_matches(&matches).expect("it fits").verb {
-        args::Verb::Run(run) => *run,
+fn parsed(verb: &str, words: &[&str]) -> Result<args::Verb, UsageError> {
+    let define = || {
+        args::definition().mut_subcommand(verb, |verb| {
+            verb.mut_args(|arg| arg.env(None::<&'static str>))
+        })
+    };
+    let line: Vec<OsString> = ["trafficcop", verb]
+        .iter()
+        .chain(words)
+        .map(Into::into)
+        .collect();
+    let matches = args::settled(define, &line);
+    let matches = matches.map_err(|error| args::refusal(&error, &[]).expect("a refusal"))?;
+    Ok(args::Cli::from_arg_matches(&matches).expect("it fits").verb)
+}
+
+fn configured(words: &[&str]) -> Result<Config, UsageError> {
+    match parsed("run", words)? {
+        args::Verb::Run(run) => Config::new(*run, &place()),
         other => panic!("not a run: {other:?}"),
     }
 }
 
 fn config(line: &str) -> Result<Config, UsageError> {
     let words: Vec<&str> = line.split_whitespace().collect();
-    Config::new(typed(&words), &place())
+    configured(&words)
 }
 
 #[test]
@@ -150,7 +161,7 @@ fn bad_settings_are_refused_in_one_line_with_a_remedy() {
         ("job", &["--blob", "--file"]),
         (
             "--blob c/a --file x job",
-            &["two locks", "c/a", "exactly one"],
+            &["--file cannot be used with --blob", "exactly one"],
         ),
         ("--blob c/a --lease 14s job", &["--lease 14s", "take 15s"]),
         ("--blob c/a --lease 61s job", &["--lease 61s", "take 60s"]),
@@ -176,19 +187,19 @@ fn bad_settings_are_refused_in_one_line_with_a_remedy() {
             "--blob c/a --page-blob --no-create job",
             &["--page-blob", "--no-create"],
         ),
-        ("--blob c/a --shared job", &["--shared", "on a blob"]),
+        ("--blob c/a --shared job", &["--shared", "on a file"]),
         (
             "--blob c/a --mkdir-is-exclusive job",
-            &["--mkdir-is-exclusive", "on a blob"],
+            &["--mkdir-is-exclusive", "on a file"],
         ),
         ("--blob c/a --poll 0 job", &["--poll 0s", "100ms"]),
         ("--blob c/a --poll 2h job", &["--poll 2h", "1h"]),
-        ("--file x --emulator job", &["--emulator", "on a file"]),
-        ("--file x --no-create job", &["--no-create", "on a file"]),
-        ("--file x --page-blob job", &["--page-blob", "on a file"]),
+        ("--file x --emulator job", &["--emulator", "on a blob"]),
+        ("--file x --no-create job", &["--no-create", "on a blob"]),
+        ("--file x --page-blob job", &["--page-blob", "on a blob"]),
         (
             "--file x -n -w 3 job",
-            &["--no-wait", "--wait 3", "contradict"],
+            &["--wait cannot be used with --no-wait", "choose one"],
         ),
         ("--file x -E 600 job", &["600", "0 to 255"]),
         ("--file x -E-1 job", &["-1", "0 to 255"]),
@@ -241,11 +252,11 @@ fn bad_settings_are_refused_in_one_line_with_a_remedy() {
         ),
         (
             "--file x --restart-limit 3 job",
-            &["--restart-limit", "--restart on-failure"],
+            &["--restart-limit", "without --restart: add it"],
         ),
         (
             "--file x --restart never --restart-window 3m job",
-            &["--restart-window", "without restarts"],
+            &["--restart-window", "nothing is restarted"],
         ),
         (
             "--blob c/a --max-hold 59s job",
@@ -255,7 +266,7 @@ fn bad_settings_are_refused_in_one_line_with_a_remedy() {
         ("--file x --min-hold 0 job", &["--min-hold 0s"]),
         (
             "--file x --min-hold 1m --restart always job",
-            &["--min-hold", "--restart always", "contradict"],
+            &["--min-hold", "--restart always", "cannot be used"],
         ),
         (
             "--file x --min-hold 2m --max-hold 1m job",
@@ -285,10 +296,10 @@ fn bad_settings_are_refused_in_one_line_with_a_remedy() {
             "--file x --slots 2 --poll 5s --max-hold 5m --cooldown 5s job",
             &["--cooldown 5s", "6s"],
         ),
-        ("--file x --ca-file y job", &["--ca-file", "on a file"]),
+        ("--file x --ca-file y job", &["--ca-file", "on a blob"]),
         (
             "--file x --ca-file y --health http://localhost/ job",
-            &["--ca-file", "on a file"],
+            &["--ca-file", "on a blob"],
         ),
         ("--blob c/a --grace-on-loss 50s job", &[]),
         ("--blob c/a --lease 15 --margin 9s job", &[]),
@@ -372,7 +383,7 @@ fn health_server_without_a_scheme_is_refused() {
         assert!(asked(command).is_ok(), "{command}");
     }
     let words = ["--file", "x", "--health", "localhost:8080/check now", "job"];
-    assert!(Config::new(typed(&words), &place()).is_ok());
+    assert!(configured(&words).is_ok());
 }
 
 #[test]
@@ -409,25 +420,18 @@ fn doorbell_without_an_address_or_with_auto_finds_one() {
 }
 
 fn election(line: &str) -> Result<Config, UsageError> {
-    let definition = args::definition().mut_subcommand("elect", |elect| {
-        elect.mut_args(|arg| arg.env(None::<&'static str>))
-    });
-    let line = ["trafficcop", "elect"]
-        .into_iter()
-        .chain(line.split_whitespace());
-    let matches = definition.try_get_matches_from(line).expect("it parses");
-    let verb = args::Cli::from_arg_matches(&matches).expect("it fits").verb;
-    let args::Verb::Elect(elect) = verb else {
-        panic!("not an election: {verb:?}");
-    };
-    Config::of_elect(*elect, &place()).map(|(config, _)| config)
+    let words: Vec<&str> = line.split_whitespace().collect();
+    match parsed("elect", &words)? {
+        args::Verb::Elect(elect) => Config::of_elect(*elect, &place()).map(|(config, _)| config),
+        other => panic!("not an election: {other:?}"),
+    }
 }
 
 #[test]
 fn elect_refuses_a_cooldown_with_its_own_flags_named() {
     let why = election("--file x --cooldown 5s").unwrap_err().to_string();
     assert!(
-        why.contains("add --max-hold or --health, or leave"),
+        why.contains("without --max-hold or --health: add one of them"),
         "{why}"
     );
 }
@@ -455,7 +459,7 @@ fn empty_and_unprintable_values_are_refused() {
         &["--file", "x", "--status-file", "", "job"],
         &["--file", "x", "--event-log", "", "job"],
     ] {
-        assert!(Config::new(typed(words), &place()).is_err(), "{words:?}");
+        assert!(configured(words).is_err(), "{words:?}");
     }
 }
 
@@ -476,7 +480,7 @@ fn status_file_cannot_be_the_lock_by_another_name() {
             status.to_str().unwrap(),
             "job",
         ];
-        Config::new(typed(&words), &place()).is_err()
+        configured(&words).is_err()
     };
     assert!(refused("lock", "hard"));
     assert!(refused("soft", "lock"));
@@ -506,7 +510,7 @@ fn command_is_quoted_as_a_user_would_type_it() {
 #[test]
 fn a_long_command_is_cut_between_characters() {
     let word = "é".repeat(200);
-    let config = Config::new(typed(&["--file", "x", "job", &word]), &place()).unwrap();
+    let config = configured(&["--file", "x", "job", &word]).unwrap();
     let shown = config.candidate.command;
     assert!(shown.len() <= COMMAND_LIMIT && shown.len() > COMMAND_LIMIT - 2);
     assert!(shown.starts_with("job 'é") && shown.ends_with('é'));
@@ -519,7 +523,7 @@ fn slots_are_counted_from_one_to_a_thousand() {
     assert_eq!(slots(""), Ok(1));
     assert_eq!(slots("--slots 1000"), Ok(1000));
     for (line, words) in [
-        ("--slots 0", "no instance"),
+        ("--slots 0", "1 to 1000"),
         ("--slots 1001", "1 to 1000"),
         ("--slots=-1", "1 to 1000"),
         ("--slots two", "1 to 1000"),
@@ -572,13 +576,19 @@ fn key_or_period_implies_once() {
 fn settings_that_contradict_once_are_refused_with_the_reason() {
     let long = "k".repeat(129);
     for (line, words) in [
-        ("--once-attempts 3", "add --once"),
-        ("--once-on-failure stop", "add --once"),
+        ("--once-attempts 3", "without --once, --once-key or"),
+        ("--once-on-failure stop", "without --once, --once-key or"),
         ("--once --restart always", "--once-attempts"),
-        ("--once --restart on-failure", "--restart and --once"),
+        (
+            "--once --restart on-failure",
+            "--restart on-failure cannot be used with --once",
+        ),
         ("--once-key a --max-hold 1h", "never done"),
-        ("--once-per 1h --min-hold 5m", "--min-hold and --once"),
-        ("--once --slots 2", "--slots and --once"),
+        (
+            "--once-per 1h --min-hold 5m",
+            "--min-hold cannot be used with --once-per",
+        ),
+        ("--once --slots 2", "--slots cannot be used with --once"),
         ("--once-per 0", "a period needs a length"),
         ("--once-per 0s", "a period needs a length"),
         ("--once-per 1.5s", "whole seconds: take 1s"),

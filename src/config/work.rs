@@ -10,9 +10,8 @@ use std::time::Duration;
 
 use super::azure::{options, withheld};
 use super::command::refuse_no_command;
-use super::outputs::listen;
-use super::outputs::{Beside, Outputs};
-use super::run::{DEFAULT_PATIENCE, identity, refuse_first};
+use super::outputs::Outputs;
+use super::run::{DEFAULT_PATIENCE, identity};
 use super::{Host, UsageError};
 use crate::args::{self, ExitStatuses};
 use crate::azure::AuthOptions;
@@ -90,30 +89,13 @@ impl Work {
         )?;
         // First, like the lock in `run`: of two mistakes it is the one to report.
         let source = Source::new(&typed)?;
-        if typed.at_most_once {
-            refuse_at_most_once(&typed, &source)?;
-        }
-        let beside = Beside {
-            locks: &[],
-            patience: DEFAULT_PATIENCE,
-        };
-        let outputs = Outputs::new(&typed.operations, beside)?;
-        let concurrency = typed.concurrency.unwrap_or(Ok(1))?;
+        let (operations, listen) = (&typed.operations, &typed.listen);
+        let outputs = Outputs::new(operations, listen, None, Vec::new(), DEFAULT_PATIENCE)?;
         let max_messages = typed.max_messages.transpose()?;
-        if typed.once {
-            if let Some(most) = max_messages.filter(|most| *most != 1) {
-                return Err(UsageError::new(format!(
-                    "--once and --max-messages {most} contradict each other: choose one"
-                )));
-            }
-            if concurrency > 1 {
-                return Err(UsageError::new(format!(
-                    "--once and -j {concurrency} contradict each other: one message is one command at a time: pick one"
-                )));
-            }
-        }
-        let timeout = typed.timeout.transpose()?;
-        let attempts = typed.max_attempts.transpose()?;
+        // A storage queue counts without a limit: a bad message would come for ever. On Service Bus the queue's owner
+        // sets a limit that cannot be switched off.
+        let is_storage = matches!(source, Source::Storage(_));
+        let default_attempts = is_storage.then_some(DEFAULT_ATTEMPTS);
         // EX_DATAERR and EX_TEMPFAIL of sysexits.h.
         let dead_letter_exit = typed
             .dead_letter_exit
@@ -121,18 +103,18 @@ impl Work {
         let retry_exit = typed.retry_exit.unwrap_or_else(|| Ok(vec![75..=75]))?;
         Ok(Work {
             max_body: typed.max_body.unwrap_or(Ok(DEFAULT_BODY))?,
-            concurrency,
+            concurrency: typed.concurrency.unwrap_or(Ok(1))?,
             once: typed.once,
             max_messages: if typed.once { Some(1) } else { max_messages },
             idle_exit: typed.idle_exit.transpose()?,
             auth_patience: typed.auth_patience.unwrap_or(Ok(AUTH_PATIENCE))?,
             in_directories: typed.message == args::Hand::File,
-            timeout,
+            timeout: typed.timeout.transpose()?,
             stop_signal: typed.stop_signal.unwrap_or(Ok(libc::SIGTERM))?,
             stop_to: typed.stop_to,
             contain: typed.contain,
             at_most_once: typed.at_most_once,
-            max_attempts: attempts.or(source.attempts()),
+            max_attempts: typed.max_attempts.transpose()?.or(default_attempts),
             retry_delay: typed.retry_delay.unwrap_or(Ok(DEFAULT_RETRY_DELAY))?,
             dead_letter_exit,
             retry_exit,
@@ -143,11 +125,11 @@ impl Work {
             host: host.host.clone(),
             pid: host.pid,
             seed: host.seed,
-            listen: listen(&typed.listen, &outputs, beside)?,
+            listen: outputs.listen,
             status_file: outputs.status_file,
             event_log: outputs.event_log,
             withheld: match typed.no_credentials {
-                true => withheld(source.target(), source.named_variable()),
+                true => source.withheld(),
                 false => Vec::new(),
             },
             command: typed.command,
@@ -156,42 +138,17 @@ impl Work {
     }
 }
 
-/// Refuses flags without effect once the message is gone.
-fn refuse_at_most_once(typed: &args::Work, source: &Source) -> Result<(), UsageError> {
-    if source.sessions().is_some() {
-        return Err(UsageError::new(
-            "--at-most-once does not go with --sessions: the message is deleted before its command ends, so the \
-             session's next message could overtake it: leave one out",
-        ));
-    }
-    let flags = [
-        ("--retry-delay", typed.retry_delay.is_some()),
-        ("--dead-letter-exit", typed.dead_letter_exit.is_some()),
-        ("--retry-exit", typed.retry_exit.is_some()),
-        ("--renew-at", typed.renew_at.is_some()),
-    ];
-    refuse_first(flags, |flag| {
-        format!(
-            "{flag} does not go with --at-most-once: the message is gone before its command starts: \
-             leave it out (or unset its variable)"
-        )
-    })
-}
-
 fn lock_time(typed: &args::Work) -> Result<Duration, UsageError> {
     let lock_time = typed.lock_time.clone().unwrap_or(Ok(DEFAULT_LOCK_TIME))?;
     if !LOCK_TIME.contains(&lock_time) {
-        return Err(UsageError::new(format!(
-            "--lock-time {}: take 2s to 7d",
-            show(lock_time)
-        )));
+        refuse!("--lock-time {}: take 2s to 7d", show(lock_time));
     }
     if lock_time.subsec_nanos() != 0 {
-        return Err(UsageError::new(format!(
+        refuse!(
             "--lock-time {}: a message is locked for whole seconds: take {}s",
             show(lock_time),
             lock_time.as_secs()
-        )));
+        );
     }
     let share = typed.renew_at.clone().unwrap_or(Ok(DEFAULT_RENEW_AT))?;
     // Otherwise one lost answer costs the message.
@@ -258,37 +215,8 @@ impl Sessions {
 impl Source {
     fn new(typed: &args::Work) -> Result<Source, UsageError> {
         #[cfg(feature = "service-bus")]
-        {
-            let bus = &typed.bus;
-            let refuse = |line| Err(UsageError::new(line));
-            match (&typed.queue, &bus.service_bus) {
-                (Some(_), Some(_)) => {
-                    return refuse(
-                        "--queue and --service-bus contradict each other: choose one queue",
-                    );
-                }
-                (None, None) => {
-                    return refuse(
-                        "no queue: name one with --queue NAME or its URL, or with --service-bus NAME",
-                    );
-                }
-                (None, Some(name)) => {
-                    return service_bus::queue(name.clone()?, typed).map(Source::ServiceBus);
-                }
-                (Some(_), None) => {}
-            }
-            let string_in = bus.connection_string_env.is_some();
-            let foreign = [
-                ("--dead-letter-queue", bus.dead_letter_queue),
-                ("--connection-string-env", string_in),
-                ("--sessions", bus.sessions),
-            ];
-            refuse_first(foreign, |flag| {
-                format!(
-                    "{flag} belongs to --service-bus: a storage queue has no such setting: leave it out"
-                )
-            })?;
-            service_bus::sessions(typed)?;
+        if let Some(name) = &typed.bus.service_bus {
+            return service_bus::queue(name.clone()?, typed).map(Source::ServiceBus);
         }
         storage(typed).map(Source::Storage)
     }
@@ -312,20 +240,12 @@ impl Source {
         }
     }
 
-    /// Returns the address if it can contain a secret.
-    fn target(&self) -> &str {
+    fn withheld(&self) -> Vec<OsString> {
         match self {
-            Source::Storage(storage) => &storage.queue,
+            // A URL can contain a secret.
+            Source::Storage(storage) => withheld(&storage.queue, None),
             #[cfg(feature = "service-bus")]
-            Source::ServiceBus(_) => "",
-        }
-    }
-
-    fn named_variable(&self) -> Option<&str> {
-        match self {
-            Source::Storage(_) => None,
-            #[cfg(feature = "service-bus")]
-            Source::ServiceBus(bus) => bus.asked.string_in.as_deref(),
+            Source::ServiceBus(bus) => withheld("", bus.asked.string_in.as_deref()),
         }
     }
 
@@ -337,21 +257,14 @@ impl Source {
             Source::ServiceBus(bus) => bus.lock_time,
         }
     }
-
-    /// Returns `None` to leave it to the queue.
-    fn attempts(&self) -> Option<u32> {
-        match self {
-            // The service counts without a limit: a bad message would come for ever.
-            Source::Storage(_) => Some(DEFAULT_ATTEMPTS),
-            // Its owner's limit cannot be switched off.
-            #[cfg(feature = "service-bus")]
-            Source::ServiceBus(_) => None,
-        }
-    }
 }
 
 fn storage(typed: &args::Work) -> Result<Storage, UsageError> {
-    let missing = || UsageError::new("no queue: name one with --queue NAME or its URL");
+    const MISSING: &str = match cfg!(feature = "service-bus") {
+        true => "no queue: name one with --queue NAME or its URL, or with --service-bus NAME",
+        false => "no queue: name one with --queue NAME or its URL",
+    };
+    let missing = || UsageError::new(MISSING);
     Ok(Storage {
         queue: typed.queue.clone().ok_or_else(missing)??,
         create: typed.create,

@@ -6,7 +6,9 @@ fn config(line: &str) -> Result<Work, UsageError> {
     let words = ["trafficcop", "work"]
         .into_iter()
         .chain(line.split_whitespace());
-    let typed = args::parse(words.map(OsString::from)).unwrap();
+    let words: Vec<OsString> = words.map(OsString::from).collect();
+    let typed = args::parse(words.clone());
+    let typed = typed.map_err(|error| args::refusal(&error, &words).expect("a refusal"))?;
     let args::Verb::Work(typed) = typed.verb else {
         panic!("not work");
     };
@@ -74,7 +76,7 @@ fn once_means_one_message_and_one_command() {
         Some(1)
     );
     assert!(refused("--queue q --once -j 2 -- job").contains("one command at a time"));
-    assert!(refused("--queue q --once --max-messages 2 -- job").contains("contradict"));
+    assert!(refused("--queue q --once --max-messages 2 -- job").contains("choose one"));
 }
 
 #[test]
@@ -115,7 +117,7 @@ fn bad_work_settings_are_refused_in_one_line() {
         ("--queue q --max-body 0 -- job", "--max-body 0"),
         ("--queue q --max-body 2G -- job", "--max-body 2G"),
         ("--queue q --max-messages 0 -- job", "--max-messages 0"),
-        ("--queue q --quiet --verbose -- job", "contradict"),
+        ("--queue q --quiet --verbose -- job", "choose one"),
         ("--queue q --status-file / -- job", "--status-file"),
     ] {
         let line_ = refused(line);
@@ -147,7 +149,7 @@ fn service_bus_accepts_only_its_own_settings() {
     let dead = config(dead).unwrap();
     assert!(!dead.source.puts_aside());
     for (line, word) in [
-        ("--queue q --service-bus q -- job", "contradict"),
+        ("--queue q --service-bus q -- job", "choose one queue"),
         ("--service-bus= -- job", "--service-bus is empty"),
         ("--service-bus q --create -- job", "az servicebus"),
         (
@@ -165,27 +167,24 @@ fn service_bus_accepts_only_its_own_settings() {
         ("--service-bus q -j 0 -- job", "-j 0"),
         (
             "--service-bus q --dead-letter-queue --max-attempts 3 -- job",
-            "--max-attempts does not go with --dead-letter-queue",
+            "--max-attempts cannot be used with --dead-letter-queue",
         ),
         (
             "--service-bus q --dead-letter-queue --dead-letter-exit 3 -- job",
-            "--dead-letter-exit does not go with --dead-letter-queue",
+            "--dead-letter-exit cannot be used with --dead-letter-queue",
         ),
         (
             "--service-bus q --connection-string-env Endpoint=sb://h;SharedAccessKey=s3cret -- job",
             "name of a variable",
         ),
-        (
-            "--queue q --dead-letter-queue -- job",
-            "belongs to --service-bus",
-        ),
+        ("--queue q --dead-letter-queue -- job", "--service-bus has"),
         (
             "--queue q --lock-delay 2s -- job",
-            "--lock-delay belongs to --service-bus NAME --sessions",
+            "--lock-delay has no meaning without --sessions",
         ),
         (
             "--service-bus q --lock-delay 2s -- job",
-            "--lock-delay belongs to --sessions",
+            "--lock-delay has no meaning without --sessions",
         ),
         (
             "--service-bus q --sessions --lock-delay 1999ms -- job",
@@ -193,7 +192,7 @@ fn service_bus_accepts_only_its_own_settings() {
         ),
         (
             "--queue q --connection-string-env BUS -- job",
-            "belongs to --service-bus",
+            "--service-bus has",
         ),
     ] {
         let said = refused(line);
@@ -221,7 +220,7 @@ fn at_most_once_refuses_flags_that_need_the_message_later() {
         let why = refused(&format!("--queue q --at-most-once {flag} -- job"));
         let name = flag.split(' ').next().unwrap();
         assert!(
-            why.starts_with(&format!("{name} does not go with --at-most-once")),
+            why.starts_with(&format!("{name} cannot be used with --at-most-once")),
             "{why}"
         );
     }
@@ -232,7 +231,7 @@ fn at_most_once_refuses_flags_that_need_the_message_later() {
 fn at_most_once_refuses_sessions() {
     let why = refused("--service-bus q --sessions --at-most-once -- job");
     assert!(
-        why.starts_with("--at-most-once does not go with --sessions"),
+        why.starts_with("--at-most-once cannot be used with --sessions"),
         "{why}"
     );
 }

@@ -39,7 +39,7 @@ fn flag_overrides_a_conflicting_variable() {
         .run()
         .env("TRAFFICCOP_BLOB", "locks/one")
         .env("TRAFFICCOP_FILE", scene.lock());
-    refused(&scene, both, 64, &["two locks"]);
+    refused(&scene, both, 64, &["exactly one lock"]);
 }
 
 #[test]
@@ -116,7 +116,7 @@ fn flag_without_a_conflict_overrides_no_variable() {
     ] {
         let work = scene.verb("work").env("TRAFFICCOP_ONCE", "1");
         let work = work.env(variable, "2").args(["--queue=qqq", typed]);
-        refused(&scene, work, 64, &["--once and", "contradict each other"]);
+        refused(&scene, work, 64, &["cannot be used with --once"]);
     }
 }
 

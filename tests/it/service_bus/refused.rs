@@ -19,7 +19,7 @@ fn usage_is_refused_by_the_name_of_the_option() {
     let string = format!("Endpoint=sb://127.0.0.1:1;SharedAccessKeyName=n;SharedAccessKey={KEY}");
     for (words, said) in [
         (&[][..], "--service-bus"),
-        (&["--queue", "q", "--service-bus", "q"], "contradict"),
+        (&["--queue", "q", "--service-bus", "q"], "choose one queue"),
         (&["--service-bus", "q", "--renew-at", "0"], "--renew-at"),
         (&["--service-bus", "q", "--renew-at", "100"], "--renew-at"),
         (&["--service-bus", "q", "--lock-time", "0s"], "--lock-time"),
@@ -45,23 +45,23 @@ fn usage_is_refused_by_the_name_of_the_option() {
         ),
         (
             &["--queue", "q", "--sessions"],
-            "--sessions belongs to --service-bus",
+            "--sessions cannot be used with --queue",
         ),
         (
             &["--queue", "q", "--session-idle", "5s"],
-            "--session-idle belongs to --service-bus NAME --sessions",
+            "--session-idle has no meaning without --sessions",
         ),
         (
             &["--service-bus", "q", "--session-idle", "5s"],
-            "--session-idle belongs to --sessions",
+            "--session-idle has no meaning without --sessions",
         ),
         (
             &["--service-bus", "q", "--session-messages", "5"],
-            "--session-messages belongs to --sessions",
+            "--session-messages has no meaning without --sessions",
         ),
         (
             &["--service-bus", "q", "--lock-delay", "5s"],
-            "--lock-delay belongs to --sessions",
+            "--lock-delay has no meaning without --sessions",
         ),
         (
             &[

@@ -201,12 +201,12 @@ fn bad_usage_is_refused() {
         (
             "status",
             &["--blob", url, "--file", "x"],
-            &["two locks", "locks/one"],
+            &["--file cannot be used with --blob", "exactly one lock"],
         ),
         (
             "run",
             &["--blob", url, "--file", "x", "true"],
-            &["two locks", "locks/one"],
+            &["--file cannot be used with --blob", "exactly one lock"],
         ),
         ("status", &["--blob", "Locks/one"], &["Locks"]),
         ("status", &["--blob", "locks"], &["CONTAINER/NAME"]),

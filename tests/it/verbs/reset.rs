@@ -241,7 +241,7 @@ fn without_a_yes_nothing_is_asked_of_the_store_but_a_look() {
     let log = proxy.log();
     assert!(log.iter().all(|seen| seen.call == Call::Look), "{log:?}");
     for (args, words) in [
-        (&["--all", "--once-key", "v7"][..], &["contradict"][..]),
+        (&["--all", "--once-key", "v7"][..], &["leave one out"][..]),
         (&["--once-key", ""], &["--once-key is empty"]),
     ] {
         refused(&place.verb(&scene, "reset").args(args).finish(), 64, words);
