@@ -331,16 +331,12 @@ fn doorbell_of_each_slots_holder_is_heard() {
 }
 
 #[test]
-fn a_number_of_slots_that_cannot_be_is_refused() {
-    for (number, words) in [
-        ("0", "no instance could"),
-        ("1001", "1 to 1000"),
-        ("x", "1 to 1000"),
-    ] {
+fn number_of_slots_out_of_range_is_refused() {
+    for number in ["0", "1001", "x"] {
         let scene = Scene::new();
         let run = scene.run_on_file().args(["--slots", number]);
         let finished = run.shell("true").finish();
         assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
-        assert!(finished.stderr.contains(words), "{}", finished.stderr);
+        assert!(finished.stderr.contains("1 to 1000"), "{}", finished.stderr);
     }
 }

@@ -72,13 +72,21 @@ fn options_for_blobs_are_refused_on_a_file() {
     let scene = Scene::new();
     for flags in [["--auth", "entra"], ["--ca-file", "/etc/hostname"]] {
         let run = scene.run_on_file().args(flags).shell("echo run");
-        refused(&run.finish(), 64, &[flags[0], "on a file"]);
+        refused(
+            &run.finish(),
+            64,
+            &[flags[0], "--file: it is for a lock on a blob"],
+        );
     }
     let status = |flags: [&str; 2]| {
         let status = scene.verb("status").arg("--file").arg(scene.lock());
         status.args(flags).finish()
     };
-    refused(&status(["--auth", "entra"]), 64, &["--auth", "on a file"]);
+    refused(
+        &status(["--auth", "entra"]),
+        64,
+        &["--auth", "--file: it is for a lock on a blob"],
+    );
     // In a unit's environment this is for the checks of `--health`.
     let finished = status(["--ca-file", "/etc/hostname"]);
     assert_eq!(finished.ended, Ended::Code(1), "{finished:?}");
