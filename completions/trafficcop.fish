@@ -55,7 +55,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l grace-on-l
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l margin -d 'Time from SIGKILL to the end of the lease [default: 2s with a lease of 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l if-lost -d 'Action after control was lost' -r -f -a "compete\t'Stand by again'
 exit\t'Exit 70 (or 71 if an overlap cannot be excluded)'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token of Entra ID, by the first way that works'
@@ -126,7 +126,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l session-i
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l session-messages -d 'Give a session up after N messages [default: no limit]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l lock-delay -d 'Time that the first command of a session waits [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l poison-queue -d 'Where dead-lettered messages go [default: QUEUE-poison]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token of Entra ID, by the first way that works'
@@ -184,7 +184,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand check" -s h -l hel
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l file -d 'A lock on this file (break: on a shared drive only)' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l store -d 'A lock in this entry of a helper\'s store' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token of Entra ID, by the first way that works'
@@ -198,7 +198,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -s h -l he
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l blob -d 'The locks in this Azure container' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l file -d 'The locks in this directory' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l store -d 'The entries of a helper\'s store whose names begin with PREFIX' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token of Entra ID, by the first way that works'
@@ -212,7 +212,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -s h -l help
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l file -d 'A lock on this file (break: on a shared drive only)' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l store -d 'A lock in this entry of a helper\'s store' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token of Entra ID, by the first way that works'
@@ -227,7 +227,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -s h -l hel
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l file -d 'A lock on this file (break: on a shared drive only)' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l store -d 'A lock in this entry of a helper\'s store' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token of Entra ID, by the first way that works'
@@ -242,7 +242,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -s h -l hel
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l file -d 'A lock on this file (break: on a shared drive only)' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l store -d 'A lock in this entry of a helper\'s store' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token of Entra ID, by the first way that works'
@@ -259,7 +259,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -s h -l hel
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l blob -d 'A lease on this Azure blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l file -d 'A lock on this file (break: on a shared drive only)' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l store -d 'A lock in this entry of a helper\'s store' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token of Entra ID, by the first way that works'
@@ -289,7 +289,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth-pat
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -s E -l conflict-exit-code -d 'Exit with N instead of 75' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l doorbell -d 'Tell standbys of a hand-over immediately, by TCP' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l lease -d 'Time that a silent holder keeps the lock [default: 60s]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The first that is set'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token of Entra ID, by the first way that works'

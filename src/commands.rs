@@ -196,7 +196,7 @@ impl LockTarget {
         let names: Vec<String> = seen.all.iter().map(state).collect();
         Err(UsageError::new(format!(
             "{} is the name of slots: name one of them: {}",
-            self.inspector.lock(),
+            self.inspector.address(),
             names.join(", ")
         ))
         .into())

@@ -350,7 +350,7 @@ pub const FOR_THE_MESSAGE: Rows<'_> = rows! {
         "the end of the message's lock when it was taken, by the service's clock; trafficcop \
         renews it, so read TRAFFICCOP_CONTROL instead",
     "TRAFFICCOP_MESSAGE_ENCODING" =>
-        "on a storage queue, how the body was read: text, as it was sent, or base64, decoded \
+        "on a storage queue, how the body was read: text (as it was sent) or base64 (decoded) \
         (--encoding)",
     "TRAFFICCOP_MESSAGE_CONTENT_TYPE" => "the type of its content, if the queue knows one",
     "TRAFFICCOP_MESSAGE_PROPERTIES" =>

@@ -200,7 +200,7 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     };
     if let Some(wanted) = wanted {
         let rings = match named {
-            Named::File(path) => lease::at_path(path, false, 1)?.rings(),
+            Named::File(path) => lease::at_path(path, false, 1)?.uses_doorbell(),
             Named::Blob(_) | Named::Store(..) => true,
         };
         if rings {

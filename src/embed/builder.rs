@@ -104,7 +104,8 @@ impl Builder {
         if path.as_os_str().is_empty() {
             return Err(Error::refused("the lock's path is empty: name a file"));
         }
-        // The drive alone decides on the kernel's lock: on a shared drive it let three commands run at once.
+        // `false`: only the drive decides whether the kernel's lock is used. On a shared drive, that lock let three
+        // commands run at once.
         let lock = lease::at_path(path, false, 1).map_err(not_opened)?;
         lock.warn();
         // Opened now for an early error; closed again, since the identity may still change.
@@ -131,8 +132,8 @@ impl Builder {
         self
     }
 
-    /// Sets the lease: 15 to 60 whole seconds on a blob (default 60), 10 to 60 s on a shared drive. So long may
-    /// standbys wait after a crash. A local disk ignores it.
+    /// Sets the lease: 15 to 60 whole seconds on a blob (default 60), 10 to 60 s on a shared drive. After
+    /// a crash, standbys may wait this long. A local disk ignores it.
     pub fn lease(mut self, lease: Duration) -> Builder {
         self.lease = Some(lease);
         self
@@ -191,7 +192,7 @@ impl Builder {
         let (given, poll, watchdog) = (self.budget, self.poll, self.watchdog);
         if watchdog.is_some_and(|span| span < LEAST_WATCHDOG) {
             return Err(Error::refused(
-                "a watchdog of less than a second: a busy machine is late by so much",
+                "the watchdog is shorter than a second: a busy machine can be that late",
             ));
         }
         let condition = self.only_if.take();
@@ -228,7 +229,7 @@ impl Builder {
         let (Some(wanted), LockPlace::Named(lock)) = (self.doorbell, &self.place) else {
             return Ok(None);
         };
-        if !lock.rings() {
+        if !lock.uses_doorbell() {
             return Ok(None);
         }
         let bound = Doorbell::bind(wanted, lock.host().as_deref())
@@ -246,7 +247,7 @@ impl Builder {
             return Err(Error::refused(format!("the identity: {why}")));
         }
         match self.place {
-            // Only a shared drive knows its limits before it is opened.
+            // Only a shared drive reports limits before it is opened, so the error can name it.
             LockPlace::Named(lock) if !lock.leases().contains(&lease) => Err(Error::refused(
                 format!("a lease on a shared drive lasts 10 to 60 s, not {lease:?}"),
             )),
@@ -259,12 +260,12 @@ impl Builder {
             }
             // Its records name its own candidate: an operator would look for an ignored name in vain.
             LockPlace::Store(_) if self.identity.is_some() => Err(Error::refused(
-                "a store that was made before has its candidate: leave the identity out",
+                "a custom store already has its own instance name: do not call identity()",
             )),
             LockPlace::Store(store) => match store.info().lease {
                 Some(has) if asked.is_some_and(|asked| asked != has) => {
                     Err(Error::refused(format!(
-                        "{}: its lease lasts {has:?}, not {lease:?}: divide that",
+                        "{}: its lease lasts {has:?}, not {lease:?}: set that lease or a budget for it, or none",
                         store.info().name
                     )))
                 }

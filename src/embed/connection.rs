@@ -12,7 +12,7 @@ use azure_core::credentials::TokenCredential;
 use super::worker::WorkerBuilder;
 use super::{Builder, Error};
 use crate::azure::{
-    ACCOUNT, Account, BLOB, Credential, GIVEN, KEY, QUEUE, SAS, STRING, Service, withheld,
+    ACCOUNT, Account, BLOB, Credential, KEY, LIBRARY_METHODS, QUEUE, SAS, STRING, Service, withheld,
 };
 use crate::host;
 use crate::lease::blob;
@@ -129,7 +129,7 @@ impl Connection {
         let found = Account::of_program(service, &given, url, self.token.clone());
         // A program that set no variable needs the names of the methods.
         found.map_err(|why| {
-            let words = GIVEN
+            let words = LIBRARY_METHODS
                 .iter()
                 .fold(why.to_string(), |text, (variable, word)| {
                     text.replace(variable, word)

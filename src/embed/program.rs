@@ -327,7 +327,7 @@ impl Workload for Program {
     fn ask(&mut self, _give_up_at: Instant) {
         let is_fit = self.condition.as_ref().is_none_or(|holds| holds());
         self.tell(WorkloadEvent::Condition(
-            is_fit.then_some(()).ok_or(Unfit::Said),
+            is_fit.then_some(()).ok_or(Unfit::ProgramRefused),
         ));
     }
 

@@ -195,7 +195,7 @@ fn warn_if(is_news: bool) -> Level {
 fn is_answer(unfit: Unfit) -> bool {
     matches!(
         unfit,
-        Unfit::Failed(Failed::Exited(Exit::Code(_))) | Unfit::Said
+        Unfit::Failed(Failed::Exited(Exit::Code(_))) | Unfit::ProgramRefused
     )
 }
 

@@ -102,8 +102,8 @@ pub(super) fn not_fit(unfit: Unfit) -> String {
     match unfit {
         Unfit::Failed(how) => format!("the --if command {}", failed(how)),
         Unfit::TimedOut => "the --if command did not end in time".into(),
-        Unfit::Unasked => "the --if command cannot run any more: start this instance again".into(),
-        Unfit::Said => "the program reports that this machine is not fit".into(),
+        Unfit::CantAsk => "the --if command cannot run any more: start this instance again".into(),
+        Unfit::ProgramRefused => "the program reports that this machine is not fit".into(),
     }
 }
 

@@ -14,9 +14,9 @@ use crate::lease::slots::Slots;
 use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, blob};
 use crate::units::show;
 
-fn looking(slots: Slots, config: &Config) -> Slots {
+fn with_slots_to_look_at(slots: Slots, config: &Config) -> Slots {
     if config.looks_once() {
-        // There is no second attempt.
+        // The only look must cover every slot.
         slots.looking_at_all()
     } else {
         slots
@@ -28,14 +28,14 @@ pub(crate) struct Opened {
     pub(crate) doorbell: Option<Doorbell>,
 }
 
-/// Opens the store. The inner error is its file's.
+/// Opens the store. The inner error means that the lock's local file cannot be opened.
 pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     let lock = named_lock(config)?;
     let host = lock.host();
     // Before the store is opened: its record has the doorbell's address.
     let doorbell = config
         .doorbell
-        .filter(|_| lock.rings())
+        .filter(|_| lock.uses_doorbell())
         .map(|wanted| Doorbell::bind(wanted, host.as_deref()))
         .transpose()
         .map_err(|why| match why {
@@ -78,14 +78,15 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
                 ..
             }
         ),
-        // Slots open later, when a hanging disk could hold up a command.
+        // A single lock's first attempt may run in this thread. Slots open later, when a command may run, and a
+        // disk that hangs must not hold it up.
         in_place: config.slots == 1,
         ..Competitor::new(candidate, config.lease)
     };
     let opened = match config.slots {
         1 => lock.open(&competitor),
         count => Slots::open(lock, count, competitor)
-            .map(|slots| -> Arc<dyn LeaseStore> { Arc::new(looking(slots, config)) }),
+            .map(|slots| -> Arc<dyn LeaseStore> { Arc::new(with_slots_to_look_at(slots, config)) }),
     };
     match opened {
         Ok(store) => {
@@ -95,7 +96,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
             }
             Ok(Ok(Opened { store, doorbell }))
         }
-        // Opening touches no store but a local file: this is no error of a setting.
+        // Opening touches only a local file, so the file failed and the settings are not at fault.
         Err(OpenError::File(error)) => Ok(Err(Ending::of_store(error.why, error.denied))),
         // A name too long with a slot's number.
         Err(OpenError::Blob(error)) if config.slots > 1 => {

@@ -43,7 +43,7 @@ pub(super) async fn hand_over(
         })
     };
     let made: io::Result<(MessageIo, Option<PathBuf>)> =
-        match background_writer::apart("message", make) {
+        match background_writer::spawn_job("message", make) {
             Ok(made) => {
                 let made = unless_leaving(made, context.leaving.clone()).await?;
                 made.map_err(io::Error::other)?
@@ -78,7 +78,7 @@ async fn unless_leaving<T>(
 }
 
 pub(super) async fn removed(message_io: MessageIo) {
-    match background_writer::apart("message", move || message_io.remove()) {
+    match background_writer::spawn_job("message", move || message_io.remove()) {
         // The next worker sweeps what is left.
         Ok(removal) => {
             let _ = before(Instant::now() + REMOVAL, removal).await;

@@ -103,7 +103,8 @@ impl MessageIo {
         base: &Path,
         state: &[u8],
     ) -> io::Result<(MessageIo, PathBuf)> {
-        // The command's start carries one descriptor: with stdin, the command does not share this lock.
+        // Only one descriptor is passed to the command. If that is stdin, the command does not share the directory's
+        // lock, and only this worker holds it.
         let folder = match self.folder.take() {
             Some(folder) => folder,
             None => Folder::create(base)?,
@@ -129,7 +130,7 @@ fn in_memory(body: &[u8]) -> io::Result<OwnedFd> {
     let memory = memfd_create(MEMORY, MFdFlags::MFD_CLOEXEC | MFdFlags::MFD_ALLOW_SEALING)?;
     let mut memory = File::from(memory);
     memory.write_all(body)?;
-    // A child left behind could change what its parent reads.
+    // Otherwise a child process of the command could change what the command reads.
     let seals = SealFlag::F_SEAL_WRITE
         | SealFlag::F_SEAL_GROW
         | SealFlag::F_SEAL_SHRINK
@@ -181,7 +182,7 @@ impl Folder {
         match made {
             Ok(lock) => {
                 let lock = Arc::new(lock);
-                // Against cleaners of temporary files.
+                // Keeps the directory's timestamps fresh: cleaners of temporary files delete what looks old.
                 lasting::add(&lock);
                 Ok(Folder { path, lock })
             }
@@ -207,7 +208,7 @@ fn remove(path: &Path) {
         fs::remove_dir_all(path)
     });
     if let Err(why) = removed {
-        tracing::warn!("cannot remove a message; delete {}: {why}", path.display());
+        tracing::warn!("cannot remove message {}: {why}; delete it", path.display());
     }
 }
 
@@ -332,12 +333,12 @@ pub const FIELDS: &[(&str, &str)] = &[
     ),
     (
         "locked_until",
-        "until when the service had locked it when it was taken; the lock is renewed",
+        "the end of its lock when it was taken; trafficcop renews the lock, so it ends later",
     ),
     ("expires", "when the queue deletes it"),
     (
         "encoding",
-        "on a storage queue, how the body was read: text, as it was sent, or base64, decoded",
+        "on a storage queue, how the body was read: text (as it was sent) or base64 (decoded)",
     ),
     ("content_type", "the type of its content, by its sender"),
     (

@@ -294,7 +294,7 @@ impl LockWithState {
         let reading = lock(&self.shared.state).reading.take();
         let reading = match reading {
             Some(reading) => Ok(reading),
-            None => background_writer::apart("state", move || read(&path, most)),
+            None => background_writer::spawn_job("state", move || read(&path, most)),
         };
         let found = match reading {
             Ok(mut reading) => {

@@ -392,7 +392,7 @@ impl Server {
             modified,
             device: 1,
             owner: nix::unistd::geteuid().as_raw(),
-            is_others_to_write: false,
+            writable_by_others: false,
         }))
     }
 

@@ -232,7 +232,7 @@ impl Workload for Watching {
                 let mut link = self.handle.link();
                 let is_fit = link.is_fit;
                 link.did.push(Did::HeardOfFitness(is_fit));
-                WorkloadEvent::Condition(is_fit.then_some(()).ok_or(Unfit::Said))
+                WorkloadEvent::Condition(is_fit.then_some(()).ok_or(Unfit::ProgramRefused))
             }
         }
     }

@@ -265,7 +265,7 @@ impl AccountBuilder {
             true => Proxy::find(env, &endpoint)?,
             false => None,
         };
-        let client = Client::new(https, self.service.idle, options.trust()?, proxy);
+        let client = Client::new(https, self.service.idle, options.ca_certificates()?, proxy);
         let client = Arc::new(client);
         // Name and key of the emulator are public: only they may go over plain http to another host.
         let is_local = is_loopback(&endpoint);
@@ -298,16 +298,16 @@ impl AccountBuilder {
             },
             kind: "the account key",
             source,
-            typed: source == THE_FLAG,
+            is_explicit: source == THE_FLAG,
             // The emulator's key opens nothing else, so an identity does not contradict it.
-            is_meant: known_key,
+            overrides_entra: known_key,
         });
         let sas = self.sas.map(|(sas, source)| Found {
             credential: Credential::Sas(Secret::new(sas)),
             kind: "the SAS",
             source,
-            typed: sas_in_url,
-            is_meant: sas_in_url,
+            is_explicit: sas_in_url,
+            overrides_entra: sas_in_url,
         });
         let offered = Offered {
             key: key.ok_or_else(|| needs("the account key", KEY)),
@@ -321,7 +321,7 @@ impl AccountBuilder {
                     ),
                 )),
             },
-            needed: match https {
+            entra_by_default: match https {
                 _ if self.string => Err(missing("AccountKey (or SharedAccessSignature)", WHOLE)),
                 true => Ok(()),
                 false => Err(missing(

@@ -1,6 +1,7 @@
 //! Credentials for storage accounts and Service Bus, and the certificates that TLS trusts.
 //!
-//! This module must never choose between contradictory credentials, or a token for plain http or plain TCP.
+//! This module must never pick one of two contradictory credentials, and must never send a token over plain http
+//! or plain TCP.
 
 use std::fmt;
 use std::fs::File;
@@ -33,8 +34,8 @@ pub(super) const TOKEN_FILE: &str = "AZURE_FEDERATED_TOKEN_FILE";
 pub(super) const IDENTITY_ENDPOINT: &str = "IDENTITY_ENDPOINT";
 pub(super) const IDENTITY_HEADER: &str = "IDENTITY_HEADER";
 
-/// Library method that sets each variable, for errors in a program.
-pub const GIVEN: &[(&str, &str)] = &[
+/// For each variable, the library method that passes the same value: an error in a program names the method.
+pub const LIBRARY_METHODS: &[(&str, &str)] = &[
     (STRING, "connection_string()"),
     (ACCOUNT, "account()"),
     (KEY, "AccountCredential::key()"),
@@ -90,7 +91,7 @@ pub(super) fn unknown_part(part: &str, source: &str) -> AccountError {
     };
     malformed(
         what,
-        "is no part that trafficcop supports here: correct or remove it (is the string another service's?)",
+        "is not supported by trafficcop here: correct or remove it (is the string another service's?)",
     )
 }
 
@@ -106,7 +107,7 @@ pub struct AuthOptions {
 }
 
 impl AuthOptions {
-    pub(super) fn trust(&self) -> Result<CaCertificates, AccountError> {
+    pub(super) fn ca_certificates(&self) -> Result<CaCertificates, AccountError> {
         let path = self.ca_file.as_deref();
         path.map_or_else(|| Ok(CaCertificates::default()), CaCertificates::read)
     }
@@ -116,7 +117,7 @@ impl AuthOptions {
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
-    /// The first that is set
+    /// The only one that is set, or Entra ID if none is
     #[default]
     Auto,
     /// The account's key
@@ -160,17 +161,18 @@ pub enum Credential {
 pub(super) struct Purpose {
     #[cfg_attr(not(feature = "entra"), expect(dead_code, reason = "for Entra ID"))]
     pub(super) scope: &'static str,
-    pub(super) instead: &'static str,
+    /// Advice in an error: what to set instead of using Entra ID.
+    pub(super) alternative: &'static str,
 }
 
 pub(super) const STORAGE: Purpose = Purpose {
     scope: "https://storage.azure.com/.default",
-    instead: "set AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING",
+    alternative: "set AZURE_STORAGE_KEY, AZURE_STORAGE_SAS_TOKEN or AZURE_STORAGE_CONNECTION_STRING",
 };
 
 pub(super) const SERVICE_BUS: Purpose = Purpose {
     scope: "https://servicebus.azure.net/.default",
-    instead: "set AZURE_SERVICEBUS_CONNECTION_STRING",
+    alternative: "set AZURE_SERVICEBUS_CONNECTION_STRING",
 };
 
 impl Credential {
@@ -204,9 +206,9 @@ impl Credential {
         Err(super::account::missing(
             "the credential",
             format!(
-                "Entra ID is not available, this trafficcop was built without the feature 'entra': {}, or build it \
-                 again",
-                purpose.instead
+                "Entra ID is not available, because this trafficcop was built without the feature 'entra': {}, or \
+                 build it with that feature",
+                purpose.alternative
             ),
         ))
     }
@@ -216,10 +218,10 @@ pub(super) struct Found<'a> {
     pub(super) credential: Credential,
     pub(super) kind: &'static str,
     pub(super) source: &'a str,
-    // Whether it came from a flag or the URL, which choose as clearly as `--auth`.
-    pub(super) typed: bool,
-    // Whether it wins over Entra ID that variables name.
-    pub(super) is_meant: bool,
+    // Whether the user gave it in a flag or the URL: that choice is as explicit as `--auth`.
+    pub(super) is_explicit: bool,
+    // Whether to use it even if variables also configure Entra ID; otherwise the two are a contradiction.
+    pub(super) overrides_entra: bool,
 }
 
 impl Found<'_> {
@@ -233,8 +235,8 @@ pub(super) struct Offered<'a> {
     pub(super) sas: Result<Found<'a>, AccountError>,
     // Whether a token may be sent.
     pub(super) token: Result<(), AccountError>,
-    // Whether to try Entra ID if nothing is set or named.
-    pub(super) needed: Result<(), AccountError>,
+    // `Ok` if Entra ID may be tried although nothing is configured; otherwise the error says what is missing.
+    pub(super) entra_by_default: Result<(), AccountError>,
 }
 
 /// Chooses the credential; `None` is a token of Entra ID. Refuses two where one is needed: the operator may
@@ -252,8 +254,8 @@ pub(super) fn choose<'a>(
     };
     if auth != Auth::Auto {
         // A variable may be for another tool; a flag or URL is not.
-        let mut typed = [found, more].into_iter().flatten();
-        return match typed.find(|found| found.typed) {
+        let mut both = [found, more].into_iter().flatten();
+        return match both.find(|found| found.is_explicit) {
             Some(found) => Err(contradiction(
                 found.what(),
                 auth.flag(),
@@ -270,14 +272,14 @@ pub(super) fn choose<'a>(
             sas.what(),
             "one credential is needed, not two",
         )),
-        (Some(found), _, Some(named)) if !found.is_meant => Err(contradiction(
+        (Some(found), _, Some(named)) if !found.overrides_entra => Err(contradiction(
             found.what(),
             named,
             "two credentials: choose with --auth key, sas or entra",
         )),
         (Some(found), ..) => Ok(Some(found)),
         (None, _, Some(_)) => Ok(None),
-        (None, _, None) => offered.needed.map(|()| None),
+        (None, _, None) => offered.entra_by_default.map(|()| None),
     }
 }
 

@@ -184,7 +184,7 @@ impl Entra {
         // mutex stops each request from adding another such thread.
         let made = async {
             let reading = Arc::clone(&self.reading).lock_owned().await;
-            let made = background_writer::apart("credential", move || {
+            let made = background_writer::spawn_job("credential", move || {
                 let _reading = reading;
                 credential(making, options)
             });
@@ -249,7 +249,7 @@ impl Issuer for Entra {
         let more = if alone || !refused {
             String::new()
         } else {
-            format!("; or {}", self.purpose.instead)
+            format!("; or {}", self.purpose.alternative)
         };
         Err(Unissued {
             why: format!("no token of Entra ID, {told}{more}"),

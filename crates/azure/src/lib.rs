@@ -32,7 +32,7 @@ pub const API_VERSION: &str = "2021-02-12";
 pub use account::{Account, AccountError, BLOB, QUEUE, Service};
 pub use account_builder::{ACCOUNT, KEY, SAS, STRING};
 pub use address::{below, is_label, shown, typed_url};
-pub use credential::{Auth, AuthOptions, Credential, GIVEN};
+pub use credential::{Auth, AuthOptions, Credential, LIBRARY_METHODS};
 pub use error::{Operation, ServiceError, of_the_service};
 pub use server::{addresses, connect, tls_failure, tls_refusal};
 pub use service_bus::{ServiceBus, ServiceBusOptions};

@@ -80,7 +80,7 @@ impl ServiceBus {
         };
         let flag = options.auth.flag();
         let plain = parts.as_ref().is_some_and(|parts| parts.emulator);
-        let trust = options.trust()?;
+        let trust = options.ca_certificates()?;
         let given = parts.is_some();
         let (key, sas) = match parts.and_then(|parts| parts.secret) {
             Some(key @ Credential::Key { .. }) => (Some(key), None),
@@ -95,8 +95,8 @@ impl ServiceBus {
                 credential,
                 kind,
                 source,
-                typed: false,
-                is_meant: false,
+                is_explicit: false,
+                overrides_entra: false,
             });
             found.ok_or_else(|| {
                 let how = format!("{flag} needs {how} in the connection string ({source})");
@@ -119,7 +119,7 @@ impl ServiceBus {
                 ),
             ),
             // Entra ID provides the credential for a string without a key.
-            needed: refuse_if(
+            entra_by_default: refuse_if(
                 given && (plain || !cfg!(feature = "entra")),
                 "SharedAccessKeyName and SharedAccessKey (or SharedAccessSignature)",
                 format!("copy the whole connection string into {source}"),
@@ -187,7 +187,7 @@ impl ServiceBus {
 }
 
 fn settle(
-    typed: Typed,
+    is_explicit: Typed,
     parts: Option<&Parts>,
     source: &str,
 ) -> Result<(Namespace, String), AccountError> {

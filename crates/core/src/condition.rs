@@ -7,11 +7,11 @@ use std::time::Duration;
 use super::event::Failed;
 use crate::clock::Instant;
 
-// Shortest limit of a question: a busy machine may check a disk or a port.
-const LEAST_LIMIT: Duration = Duration::from_secs(5);
+// Every answer may take this long: checking a disk or a port is slow on a busy machine.
+const SHORTEST_TIMEOUT: Duration = Duration::from_secs(5);
 
 // Each question may start a process.
-const LEAST_PAUSE: Duration = Duration::from_millis(50);
+const SHORTEST_PAUSE: Duration = Duration::from_millis(50);
 
 /// Reason why a machine is not fit.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -20,10 +20,11 @@ pub enum Unfit {
     Failed(Failed),
     /// No answer was read in time.
     TimedOut,
-    /// The guardian, which runs the command, died or cannot kill it.
-    Unasked,
-    /// The embedding program refused.
-    Said,
+    /// The question cannot be asked: the guardian, which runs the condition's command, died, or it cannot kill
+    /// an earlier run of that command.
+    CantAsk,
+    /// The embedding program's own condition said no.
+    ProgramRefused,
 }
 
 /// Condition with its last answer.
@@ -38,7 +39,7 @@ impl Condition {
     /// Makes a condition that is asked this often.
     pub fn new(every: Duration) -> Condition {
         Condition {
-            every: every.max(LEAST_PAUSE),
+            every: every.max(SHORTEST_PAUSE),
             give_up_at: None,
             answer: None,
         }
@@ -56,7 +57,7 @@ impl Condition {
 
     /// Opens a question. Returns the latest moment for a yes, at most `end`.
     pub fn ask(&mut self, now: Instant, end: Instant) -> Instant {
-        let give_up_at = (now + self.every.max(LEAST_LIMIT)).min(end);
+        let give_up_at = (now + self.every.max(SHORTEST_TIMEOUT)).min(end);
         self.give_up_at = Some(give_up_at);
         give_up_at
     }
@@ -123,9 +124,9 @@ mod tests {
         assert_eq!(condition.due(), at(5));
         condition.ask(at(5), Instant::FOREVER);
         assert!(!condition.holds(at(5)), "a question is open");
-        condition.answered(at(6), Err(Unfit::Said));
+        condition.answered(at(6), Err(Unfit::ProgramRefused));
         assert!(!condition.holds(at(6)));
-        assert_eq!(condition.refusal(), Some(Unfit::Said));
+        assert_eq!(condition.refusal(), Some(Unfit::ProgramRefused));
     }
 
     #[test]

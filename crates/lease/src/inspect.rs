@@ -1,6 +1,7 @@
 //! Looking at a lock without competing for it, and intervening in it.
 //!
-//! A look must never create, acquire, renew or write anything. Only a break and forgetting [`Tasks`] write.
+//! A look must never create, acquire, renew or write anything. Only [`Inspector::break_lease`] and
+//! [`Inspector::forget`] write.
 
 use std::time::Duration;
 
@@ -11,8 +12,8 @@ use super::record::Record;
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 
-pub(super) const UNREAD: &str =
-    "its results of --once cannot be read: 'trafficcop reset --all' forgets them";
+pub(super) const UNREADABLE: &str =
+    "the results of its --once tasks cannot be read: 'trafficcop reset --all' forgets them";
 
 // Time limit of a request, like a renewal's.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
@@ -23,7 +24,7 @@ pub(super) const FORGETTING: Duration = Duration::from_secs(15);
 #[async_trait]
 pub trait Inspector: Send + Sync {
     /// Returns the address, without a secret.
-    fn lock(&self) -> String;
+    fn address(&self) -> String;
 
     /// Returns what the store allows.
     fn capabilities(&self) -> Capabilities;
@@ -39,15 +40,15 @@ pub trait Inspector: Send + Sync {
     /// `Fatal` if this is no lock or may not be looked at, `Transient` if the state is unknown.
     async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure>;
 
-    /// Lists the locks whose names begin with this lock's and `suffix`, or those in this directory. Leaves
-    /// out those without a record, unless another program leased them for ever.
+    /// Lists the locks whose names begin with this lock's name followed by `suffix`; if that is a directory, the
+    /// locks in it. Leaves out those without a record, unless another program leased them for ever.
     ///
     /// # Errors
     /// As [`Inspector::look`].
     async fn list(&self, suffix: &str, give_up_at: Instant) -> Result<Vec<LockStatus>, Failure>;
 
     /// Ends the tenure that was `seen`, and no other, after `period` seconds; `None`: at the lease's end.
-    /// A record of the break names `by`.
+    /// If the store records the break, the record names `by`.
     ///
     /// # Errors
     /// As [`Inspector::look`]. After `Transient` the lease may be broken or not.
@@ -98,7 +99,7 @@ pub enum LockState {
 pub struct LockStatus {
     /// `CONTAINER/NAME`, or the path.
     pub name: String,
-    /// Address, without a secret.
+    /// Address of the lock, without a secret.
     pub lock: String,
     /// State.
     pub state: LockState,
@@ -110,7 +111,7 @@ pub struct LockStatus {
     pub data: u64,
     /// The lock's problem, in one line.
     pub problem: Option<String>,
-    /// Whether some results cannot be read.
+    /// Whether some results are unreadable.
     pub unread: bool,
     /// Text that changes with the record (a blob's ETag).
     pub version: Option<String>,
@@ -128,7 +129,7 @@ impl LockStatus {
 /// Result of a break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Broken {
-    /// Others are kept out for this long.
+    /// The lease is broken. It ends after at most this time, and keeps others out until then.
     Within(Duration),
     /// Nothing was broken: the lease had ended.
     Free,
@@ -148,8 +149,8 @@ pub enum Tasks {
 }
 
 impl Tasks {
-    /// Returns the results to keep of those `found`; `unread`: some cannot be read.
-    pub(super) fn left_out_of(
+    /// Returns the results of `found` that remain after the reset; `unread`: some cannot be read.
+    pub(super) fn remaining_of(
         &self,
         found: &TaskLog,
         unread: bool,

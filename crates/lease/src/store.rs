@@ -236,7 +236,7 @@ pub trait NamedLock: Send + Sync {
     }
 
     /// Whether a holder can ring for its standbys; the kernel's waiters do not listen.
-    fn rings(&self) -> bool {
+    fn uses_doorbell(&self) -> bool {
         true
     }
 

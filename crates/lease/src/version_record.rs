@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::errors::fatal;
-use crate::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks, UNREAD};
+use crate::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks, UNREADABLE};
 use crate::once::TaskLog;
 use crate::record::{Record, cut_longest};
 use trafficcop_core::clock::Instant;
@@ -124,7 +124,7 @@ impl VersionRecord {
                 "version {version} has no record that can be read: it is held for {} s from when it was seen",
                 LONGEST_LEASE.as_secs()
             )),
-            _ => unread.then(|| UNREAD.to_owned()),
+            _ => unread.then(|| UNREADABLE.to_owned()),
         };
         let is_free = |record: &VersionRecord| record.state == State::Released;
         LockStatus {
@@ -195,7 +195,7 @@ impl VersionRecord {
                 ))),
             };
         };
-        let left = tasks.left_out_of(&free.record.once, free.unread, shown);
+        let left = tasks.remaining_of(&free.record.once, free.unread, shown);
         Ok(left.map(|left| {
             free.record.once = left;
             VersionRecord {

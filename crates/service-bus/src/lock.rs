@@ -1,9 +1,10 @@
 //! The lock of one message, and its settlement.
 //!
-//! # By its token
-//! The lock's token renews and settles through `$management`, the queue's management node, which answers on
-//! every connection: a cut connection costs nothing. Only [`Settlement::Release`] needs the link that delivered
-//! the message. Without that link the message is abandoned, which counts one attempt.
+//! # The token is enough
+//! This module renews the lock and settles the message with the lock's token, through `$management`. That is
+//! the queue's management node, which answers on every connection: a cut connection costs nothing. Only
+//! [`Settlement::Release`] needs the link that delivered the message. Without that link the message is abandoned,
+//! which counts one attempt.
 //!
 //! # When a settlement was not answered
 //! The caller repeats it while the lock lasts. If the service then knows no such lock (410), an earlier attempt
@@ -31,12 +32,12 @@ const SHORTEST: Duration = Duration::from_secs(5);
 const LONGEST: Duration = Duration::from_secs(300);
 // For an answer's travel time, and the difference that NTP leaves between clocks.
 const TOLERANCE: Duration = Duration::from_secs(1);
-// The latest: a lock of 30 s is renewed in time even if a clock is off by 10 s.
+// Latest time of the first renewal: a lock of 30 s is renewed in time even if a clock is off by 10 s.
 pub(super) const FIRST_RENEWAL: Duration = Duration::from_secs(20);
 // A slower request is as good as lost: a lock can be as short as this.
 pub(super) const REQUEST: Duration = Duration::from_secs(5);
-// Time for which a lock that ended early limits others. Not for ever: the service loses locks now and then. A
-// wrong clock soon shows again.
+// Time for which later locks are assumed to last no longer than one that ended early. Not for ever: the service
+// loses locks now and then. A wrong clock soon shows again.
 const LIMITED_FOR: Duration = Duration::from_secs(3600);
 
 pub(super) struct Held {
@@ -104,8 +105,8 @@ impl Held {
         next.await.map_err(|_| error)
     }
 
-    /// Renews the lock; returns its length. Repeats this on the next connection: that does no harm, and a short
-    /// lock has no time for another attempt.
+    /// Renews the lock; returns its length. If the connection ends, repeats the request on the next one at once:
+    /// that does no harm, and a short lock would end before the caller's next renewal.
     pub(super) async fn relock(&self, give_up_at: Instant) -> Result<Duration, Failure> {
         const WHAT: &str = "the lock is not renewed";
         let mut state = turn(&self.state, give_up_at).await?;
@@ -159,8 +160,8 @@ impl Held {
             _ => how,
         };
         connection.settle(self.lock, by_token, give_up_at).await?;
-        // Not before the answer: on the link this settles, too. Without it the library keeps 270 bytes of each
-        // message until the connection ends.
+        // Only after the answer, since `forget` also settles the message on its link. Without `forget`, the AMQP
+        // library keeps 270 bytes of each message until the connection ends.
         connection.forget(self.ticket, how);
         Ok(())
     }
@@ -169,7 +170,7 @@ impl Held {
 pub(super) fn unsettled(why: &str) -> Failure {
     Failure::Transient {
         why: format!(
-            "{why}: the settlement before was not answered, and it is not known whether it was carried out"
+            "{why}: the previous settlement was not answered, and it is not known whether it was carried out"
         ),
         // The service has forgotten the token.
         retry_after: Some(NEVER),
@@ -230,7 +231,8 @@ impl Lock for Held {
             if error.is_lost() {
                 return Err(lose(&mut state, &error));
             }
-            // Repeat only an unsent settlement. The caller decides about the others, by the rest of the lock.
+            // Repeat only an unsent settlement. The caller decides whether to repeat any other one, since it knows how
+            // much time the lock has left.
             let next = match &error {
                 BusError::Unsent(_) => self.after(&connection, error, give_up_at).await,
                 _ => Err(error),
@@ -252,8 +254,8 @@ impl Lock for Held {
 #[derive(Debug)]
 pub(super) struct LockDuration {
     lock_time: Option<Duration>,
-    /// Time after which a lock ended early, and when.
-    most: Mutex<Option<(Duration, Instant)>>,
+    /// Limit of the assumed length: how long a lock lasted that ended early, and when this was noticed.
+    limit: Mutex<Option<(Duration, Instant)>>,
     warned: AtomicBool,
 }
 
@@ -261,7 +263,7 @@ impl LockDuration {
     pub(super) fn new(lock_time: Option<Duration>) -> LockDuration {
         LockDuration {
             lock_time,
-            most: Mutex::new(None),
+            limit: Mutex::new(None),
             warned: AtomicBool::new(false),
         }
     }
@@ -271,7 +273,7 @@ impl LockDuration {
     }
 
     /// Returns the length from `now` (this machine's clock) of a lock that ends at `until` (the service's), both
-    /// in milliseconds since 1970. `at` is `now` by CLOCK_BOOTTIME.
+    /// in milliseconds since 1970. `at`, on CLOCK_BOOTTIME, is the same moment or one shortly before.
     pub(super) fn of(&self, until: Option<i64>, now: i64, at: Instant) -> Duration {
         if let Some(lock_time) = self.lock_time {
             return lock_time;
@@ -283,8 +285,8 @@ impl LockDuration {
             // Too short a guess costs renewals; with too long a one, a second worker starts.
             SHORTEST
         });
-        let most = self.most(at);
-        most.map_or(length, |most| length.min(most))
+        let limit = self.limit(at);
+        limit.map_or(length, |limit| length.min(limit))
     }
 
     /// Returns the length by the service's report, unless the user set one or no queue can have it.
@@ -295,9 +297,9 @@ impl LockDuration {
         plausible(until?.saturating_sub(now))
     }
 
-    fn most(&self, at: Instant) -> Option<Duration> {
-        let (most, since) = (*lock(&self.most))?;
-        (at.since(since) < LIMITED_FOR).then_some(most)
+    fn limit(&self, at: Instant) -> Option<Duration> {
+        let (limit, since) = (*lock(&self.limit))?;
+        (at.since(since) < LIMITED_FOR).then_some(limit)
     }
 
     /// Notes that a lock from `t0`, with the length `believed`, had ended at `at`.
@@ -309,26 +311,26 @@ impl LockDuration {
         }
         // No queue has a shorter lock: the message was lost in another way.
         let after = after.max(SHORTEST);
-        let known = self.most(at);
-        let most = known.map_or(after, |most| most.min(after));
-        *lock(&self.most) = Some((most, at));
-        if known != Some(most) {
+        let known = self.limit(at);
+        let limit = known.map_or(after, |limit| limit.min(after));
+        *lock(&self.limit) = Some((limit, at));
+        if known != Some(limit) {
             tracing::warn!(
-                "a lock that was to last {} s had ended after {} s: counting on {} s for an hour: check this machine's \
-                 clock, or set --lock-time",
+                "a lock that was to last {} s had ended after {} s: assuming for an hour that locks last {} s: check \
+                 this machine's clock, or set --lock-time",
                 believed.as_secs(),
                 at.since(t0).as_secs(),
-                most.as_secs()
+                limit.as_secs()
             );
         }
     }
 
-    fn warn(&self, off: i64) {
+    fn warn(&self, apparent_length: i64) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
                 "the clock differs from the service's: a message seems to be locked for {} s, and no queue locks for \
-                 that long; counting on {} s: set the clock, or set --lock-time",
-                off / 1000,
+                 that long; assuming that locks last {} s: set the clock, or set --lock-time",
+                apparent_length / 1000,
                 SHORTEST.as_secs()
             );
         }

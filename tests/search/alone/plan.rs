@@ -283,7 +283,7 @@ fn answer(rng: &mut Rng) -> (Result<(), Unfit>, Option<Duration>) {
     let no = [
         Unfit::Failed(Failed::Exited(Exit::Code(1))),
         Unfit::Failed(Failed::NotStarted(2)),
-        Unfit::Said,
+        Unfit::ProgramRefused,
     ];
     let answer = match rng.u8(0..3) {
         0 => Err(one(rng, &no)),

@@ -1,7 +1,7 @@
 //! Writes to a disk on a thread of their own, because they can hang.
 //!
 //! A caller of `put` never waits, so the work itself reports its errors. Work that a caller waits for is
-//! started with [`apart`], which, unlike the runtime's own pool, never panics if no thread is available.
+//! started with [`spawn_job`], which, unlike the runtime's own pool, never panics if no thread is available.
 
 use std::collections::VecDeque;
 use std::io;
@@ -15,7 +15,7 @@ use tokio::sync::oneshot;
 ///
 /// # Errors
 /// If no thread is available; the job comes back.
-pub fn apart<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
+pub fn spawn_job<T: Send + 'static, J: FnOnce() -> T + Send + 'static>(
     name: &'static str,
     job: J,
 ) -> Result<oneshot::Receiver<T>, (io::Error, J)> {
@@ -66,7 +66,8 @@ pub struct BackgroundWriter<T> {
 }
 
 impl<T: Send + 'static> BackgroundWriter<T> {
-    /// Starts the thread. If that fails, warns once that `name` is not kept, and drops all work.
+    /// Starts the thread. If that fails, warns once that nothing writes `name` (such as the event log), and
+    /// drops all work.
     #[must_use]
     pub fn new(
         name: &'static str,
@@ -79,7 +80,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
             .stack_size(128 * 1024)
             .spawn(move || serve(&theirs, &mut work));
         if let Err(why) = started {
-            tracing::warn!("cannot keep the {name}: no thread can be started: {why}");
+            tracing::warn!("cannot write the {name}: no thread can be started: {why}");
             let mut pending = writer.shared.lock();
             // Else the drop would wait for a thread.
             (pending.closed, pending.idle) = (true, true);
@@ -101,15 +102,16 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         }
     }
 
-    /// Queues the work, or drops it without a thread. Returns `false` if `most` wait already. Does not block.
-    pub fn put(&self, one: T, most: usize) -> bool {
+    /// Queues the work; drops it if there is no thread. Returns `false` if `max` items wait already. Does not
+    /// block.
+    pub fn put(&self, one: T, max: usize) -> bool {
         let mut pending = self.shared.lock();
         if pending.closed {
             // No thread: `new` has warned.
             return true;
         }
         // A disk that hangs for hours must not use up the memory.
-        if pending.waiting.len() >= most {
+        if pending.waiting.len() >= max {
             return false;
         }
         pending.waiting.push_back(one);

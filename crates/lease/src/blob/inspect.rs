@@ -13,7 +13,7 @@ use super::{OpenError, Target, fresh_lease_id, is_taken};
 use crate::errors::fatal;
 use crate::inspect::{
     Broken, Capabilities, FORGETTING, Inspector, LockState, LockStatus, REQUEST, ResetResult,
-    Tasks, UNREAD,
+    Tasks, UNREADABLE,
 };
 use crate::once::TaskLog;
 use trafficcop_azure::{Account, Operation, ServiceError};
@@ -148,7 +148,7 @@ impl BlobInspector {
 
 #[async_trait]
 impl Inspector for BlobInspector {
-    fn lock(&self) -> String {
+    fn address(&self) -> String {
         self.address.clone()
     }
 
@@ -291,7 +291,7 @@ fn status(target: &Target, lock: String, lease: LeaseState, metadata: Metadata) 
         foreign: foreign.is_some(),
         problem: foreign
             .or(broken)
-            .or_else(|| unread.then(|| UNREAD.to_owned())),
+            .or_else(|| unread.then(|| UNREADABLE.to_owned())),
         unread,
         record: metadata.record,
         ..LockStatus::default()
@@ -304,7 +304,7 @@ fn without(
     shown: &TaskLog,
 ) -> Result<Metadata, ResetResult> {
     let unread = metadata.has_unread_results();
-    let left = tasks.left_out_of(metadata.task_log(), unread, shown)?;
+    let left = tasks.remaining_of(metadata.task_log(), unread, shown)?;
     if let Some(record) = &mut metadata.record {
         record.once = left;
     }

@@ -20,7 +20,7 @@ use crate::blocking::{BlockingJobs, Stalled};
 use crate::errors::{errno_of, failure_at, fatal, fatal_at, transient};
 use crate::inspect::{
     Broken, Capabilities, FORGETTING, Inspector, LockState, LockStatus, REQUEST, ResetResult,
-    Tasks, UNREAD,
+    Tasks, UNREADABLE,
 };
 use crate::once::TaskLog;
 use crate::record::Record;
@@ -68,14 +68,14 @@ impl FileInspector {
                 Stalled::NoThread => stalled.to_string(),
                 Stalled::Occupied | Stalled::Overtime => "its file system does not answer".into(),
             };
-            Err(transient(format!("{}: {why}", self.lock())))
+            Err(transient(format!("{}: {why}", self.address())))
         })
     }
 }
 
 #[async_trait]
 impl Inspector for FileInspector {
-    fn lock(&self) -> String {
+    fn address(&self) -> String {
         self.path.display().to_string()
     }
 
@@ -210,7 +210,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
         Some(lock::Kind::Ofd) | None => (record, problem),
     };
     let unread = found == Lookup::Damaged;
-    let problem = problem.or(unread.then(|| UNREAD.to_owned()));
+    let problem = problem.or(unread.then(|| UNREADABLE.to_owned()));
     let problem = problem.or_else(|| {
         let mount = mount::of(path);
         // Without /proc nothing is known.
@@ -382,7 +382,7 @@ fn forget_in(
         // Counts as unchanged: the earlier text cannot be known. Only --all gets further.
         Lookup::Damaged => (shown.clone(), true),
     };
-    Ok(match tasks.left_out_of(&found, unread, shown) {
+    Ok(match tasks.remaining_of(&found, unread, shown) {
         Ok(left) => {
             write(file, &left).map_err(failed("writing its results"))?;
             ResetResult::Done

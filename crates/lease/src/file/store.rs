@@ -53,7 +53,7 @@ pub struct FileLock(pub PathBuf);
 
 impl NamedLock for FileLock {
     // The kernel wakes the waiters, so no standby needs a ring.
-    fn rings(&self) -> bool {
+    fn uses_doorbell(&self) -> bool {
         false
     }
 

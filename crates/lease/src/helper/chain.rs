@@ -83,7 +83,7 @@ impl Chain {
         lock(&self.state)
     }
 
-    pub(super) fn has_nothing(&self) -> bool {
+    pub(super) fn has_nothing_to_release(&self) -> bool {
         let state = self.state();
         state.tenure.is_none() && state.asked.is_none() && state.observed.own().is_none()
     }

@@ -35,7 +35,7 @@ impl HelperInspector {
         give_up_at: Instant,
         job: impl FnOnce(Helper) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let (helper, of) = (self.helper.clone(), self.lock());
+        let (helper, of) = (self.helper.clone(), self.address());
         self.jobs
             .step(&of, what, give_up_at, move || job(helper))
             .await
@@ -74,7 +74,7 @@ fn look(helper: &Helper, give_up_at: Instant) -> Result<LockStatus, Failure> {
 
 #[async_trait]
 impl Inspector for HelperInspector {
-    fn lock(&self) -> String {
+    fn address(&self) -> String {
         self.helper.address()
     }
 

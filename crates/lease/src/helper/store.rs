@@ -138,7 +138,7 @@ impl LeaseStore for HelperStore {
     }
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
-        if self.jobs.is_idle() && self.chain.has_nothing() {
+        if self.jobs.is_idle() && self.chain.has_nothing_to_release() {
             return Ok(());
         }
         let give_up_at = give_up_at.min(Instant::now() + LAST_CALL);

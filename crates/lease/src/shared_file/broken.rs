@@ -25,7 +25,7 @@ impl Chain {
             until: self.left_by(record),
             why: format!("{}: held by {who}", self.share.path().display()),
         };
-        self.forget();
+        self.clear_note();
         self.ask_again(lost)
     }
 

@@ -132,7 +132,7 @@ impl Chain {
         lock(&self.state)
     }
 
-    pub(super) fn has_nothing(&self) -> bool {
+    pub(super) fn has_nothing_to_release(&self) -> bool {
         let state = self.state();
         // The release of a broken lease must report the break.
         let was_broken = state.tenure.is_some() && state.broken.is_some();
@@ -153,7 +153,7 @@ impl Chain {
             state.unwritten.take().is_some() || tenure.is_some()
         };
         if left {
-            self.forget();
+            self.clear_note();
         }
         self.confirm()?;
         // Look before making anything: a standby that made a version to find out would have taken over.
@@ -348,7 +348,7 @@ impl Chain {
 
     fn ancient(&self, why: &str) -> Failure {
         self.state().observed.reset_stale_view();
-        self.forget();
+        self.clear_note();
         lost_at(self.share.path(), why)
     }
 

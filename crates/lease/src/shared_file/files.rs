@@ -26,7 +26,7 @@ pub enum Call {
     RemoveDirectory(PathBuf),
     /// Removes a file.
     RemoveFile(PathBuf),
-    /// Renames a directory, at most over an empty one.
+    /// Renames a directory. If the new name exists, it must be an empty directory.
     Rename(PathBuf, PathBuf),
     /// Reads attributes; follows a link.
     Stat(PathBuf),
@@ -82,7 +82,7 @@ pub struct Found {
     /// Number of its owner.
     pub owner: u32,
     /// Whether its mode lets its group or others write.
-    pub is_others_to_write: bool,
+    pub writable_by_others: bool,
 }
 
 /// Answer of a drive.
@@ -98,7 +98,7 @@ pub enum Answer {
     Bytes(Vec<u8>),
 }
 
-/// Drive of a simulation, whose clock brings it to each thread.
+/// Simulated drive. The simulation's clock carries it, so each thread that has the clock finds it.
 #[cfg(debug_assertions)]
 pub trait Drive: Send + Sync {
     /// Answers, in the thread that asks.
@@ -207,18 +207,18 @@ pub(super) fn carry_out(call: Call) -> io::Result<Answer> {
             fs::rename(from, to)?;
             Answer::Done
         }
-        Call::Stat(path) => Answer::Found(known(&fs::metadata(path)?)),
-        Call::StatLink(path) => Answer::Found(known(&fs::symlink_metadata(path)?)),
+        Call::Stat(path) => Answer::Found(from_metadata(&fs::metadata(path)?)),
+        Call::StatLink(path) => Answer::Found(from_metadata(&fs::symlink_metadata(path)?)),
         Call::StatIn(path, name) => {
             let found = fstatat(directory(&path)?, name.as_str(), AtFlags::empty())?;
-            Answer::Found(known_at(&found))
+            Answer::Found(from_stat(&found))
         }
         Call::List(path) => {
             // Whole or not at all: a missing name would pass for removed.
             let names = fs::read_dir(path)?.map(|entry| Ok(entry?.file_name()));
             Answer::Names(names.collect::<io::Result<Vec<_>>>()?)
         }
-        Call::Read(path) => Answer::Bytes(read_limited(quietly().read(true).open(path)?)?),
+        Call::Read(path) => Answer::Bytes(read_limited(safe_options().read(true).open(path)?)?),
         Call::ReadIn(path, name) => {
             let flags = OFlag::O_RDONLY | OFlag::O_CLOEXEC | OFlag::O_NONBLOCK | OFlag::O_NOFOLLOW;
             let file = openat(directory(&path)?, name, flags, Mode::empty())?;
@@ -233,7 +233,7 @@ pub(super) fn carry_out(call: Call) -> io::Result<Answer> {
             if sync {
                 put(&path, new, &bytes)?;
             } else {
-                let file = quietly().write(true).create_new(new).open(path)?;
+                let file = safe_options().write(true).create_new(new).open(path)?;
                 file.write_all_at(&bytes, 0)?;
             }
             Answer::Done
@@ -241,7 +241,7 @@ pub(super) fn carry_out(call: Call) -> io::Result<Answer> {
     })
 }
 
-fn known(found: &fs::Metadata) -> Found {
+fn from_metadata(found: &fs::Metadata) -> Found {
     let kind = found.file_type();
     Found {
         kind: match kind {
@@ -255,11 +255,11 @@ fn known(found: &fs::Metadata) -> Found {
         modified: since_1970(found.mtime(), found.mtime_nsec()),
         device: found.dev(),
         owner: found.uid(),
-        is_others_to_write: found.mode() & OTHERS_WRITE != 0,
+        writable_by_others: found.mode() & OTHERS_WRITE != 0,
     }
 }
 
-fn known_at(found: &FileStat) -> Found {
+fn from_stat(found: &FileStat) -> Found {
     Found {
         kind: match SFlag::from_bits_truncate(found.st_mode) & SFlag::S_IFMT {
             SFlag::S_IFREG => Kind::File,
@@ -272,7 +272,7 @@ fn known_at(found: &FileStat) -> Found {
         modified: since_1970(found.st_mtime, found.st_mtime_nsec),
         device: found.st_dev,
         owner: found.st_uid,
-        is_others_to_write: found.st_mode & OTHERS_WRITE != 0,
+        writable_by_others: found.st_mode & OTHERS_WRITE != 0,
     }
 }
 
@@ -288,11 +288,11 @@ fn directory(path: &Path) -> nix::Result<OwnedFd> {
 }
 
 /// Options that do not wait at a fifo, take no terminal, and follow no link.
-const QUIETLY: i32 = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
+const SAFE_FLAGS: i32 = libc::O_NONBLOCK | libc::O_NOCTTY | libc::O_NOFOLLOW;
 
-fn quietly() -> OpenOptions {
+fn safe_options() -> OpenOptions {
     let mut options = OpenOptions::new();
-    options.custom_flags(QUIETLY);
+    options.custom_flags(SAFE_FLAGS);
     options
 }
 
@@ -304,7 +304,7 @@ fn put(path: &Path, new: bool, bytes: &[u8]) -> io::Result<()> {
         options
             .write(true)
             .create_new(new)
-            .custom_flags(QUIETLY | flags);
+            .custom_flags(SAFE_FLAGS | flags);
         let file = options.open(path)?;
         file.write_all_at(bytes, 0)?;
         file.sync_data()

@@ -1,4 +1,4 @@
-//! Release of the lock, records of own versions, and notes by which the guardian can release.
+//! Release of the lock, records of this instance's versions, and notes by which the guardian can release.
 //!
 //! This module must never note a version that may be another instance's, nor clear a note before others can
 //! read that the lock is free.
@@ -21,7 +21,7 @@ impl Chain {
                 self.writer.again(&record);
                 record.version
             }
-            None if self.has_nothing() => {
+            None if self.has_nothing_to_release() => {
                 self.end_tenure();
                 return Ok(());
             }
@@ -37,11 +37,12 @@ impl Chain {
                 }
             },
         };
-        // Others need the record or the hint: one write can hang behind a client that is cut off.
+        // Others can read the record or the hint, so one is enough: one of the two writes can hang because
+        // of another client that is cut off.
         let written = self.writer.outcome(version, give_up_at, Wanted::Either);
         if written.record || written.hint {
             self.state().unwritten = None;
-            self.forget();
+            self.clear_note();
             return Ok(());
         }
         Err(transient(format!(
@@ -68,17 +69,18 @@ impl Chain {
 
     fn end_tenure(&self) {
         self.state().tenure = None;
-        self.forget();
+        self.clear_note();
     }
 
-    /// Queues a version's record, and notes it for the guardian if certainly own.
+    /// Queues a version's record, and notes it for the guardian if the version is certainly this instance's.
     pub(super) fn write(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
         let record = self.record_of(version, released, tenure);
         let (own, t0) = {
             let state = self.state();
             (state.observed.own(), state.observed.t0())
         };
-        // The guardian makes the version after this one: note it only if certainly own.
+        // The guardian makes the version after this one: note this one only if it is certainly this
+        // instance's.
         if let Some(t0) = t0.filter(|_| own == Some(version)) {
             self.leave_note(t0, &record);
         }
@@ -114,8 +116,8 @@ impl Chain {
         }
     }
 
-    /// Clears the note.
-    pub(super) fn forget(&self) {
+    /// Clears the guardian's note.
+    pub(super) fn clear_note(&self) {
         if let Some(memory) = &self.memory {
             release::forget(&**memory, self.share.path());
         }

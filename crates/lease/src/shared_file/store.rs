@@ -153,7 +153,7 @@ impl LeaseStore for SharedFile {
 
     async fn release(&self, give_up_at: Instant) -> Result<(), Failure> {
         // A standby that ends asks nothing of a drive that may hang.
-        if self.jobs.is_idle() && self.chain.has_nothing() {
+        if self.jobs.is_idle() && self.chain.has_nothing_to_release() {
             return Ok(());
         }
         // Behind a step that hangs nothing is done in time.

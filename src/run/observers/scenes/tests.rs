@@ -342,8 +342,8 @@ fn notices_of_a_standby() -> Vec<Notice> {
         Unfit::Failed(Failed::Exited(Code(1))),
         Unfit::Failed(Failed::NotStarted(libc::ENOENT)),
         Unfit::TimedOut,
-        Unfit::Unasked,
-        Unfit::Said,
+        Unfit::CantAsk,
+        Unfit::ProgramRefused,
     ];
     notices.extend(unfit.map(Unfit));
     notices
@@ -551,7 +551,7 @@ fn kept_away() -> Scene {
     scene.notices([
         Cordoned { why: why() },
         Uncordoned,
-        Unfit(Unfit::Said),
+        Unfit(Unfit::ProgramRefused),
         Fit,
         Refused {
             why: why(),

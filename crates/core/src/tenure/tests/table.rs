@@ -31,7 +31,7 @@ fn looking() -> Tenure {
     let mut tenure = asked_standby();
     tenure.step(
         BEGIN,
-        Event::Workload(WorkloadEvent::Condition(Err(Unfit::Said))),
+        Event::Workload(WorkloadEvent::Condition(Err(Unfit::ProgramRefused))),
     );
     tenure
 }
@@ -195,7 +195,7 @@ fn rows() -> Vec<(&'static str, Event)> {
         ("fit", Event::Workload(WorkloadEvent::Condition(Ok(())))),
         (
             "unfit",
-            Event::Workload(WorkloadEvent::Condition(Err(Unfit::Said))),
+            Event::Workload(WorkloadEvent::Condition(Err(Unfit::ProgramRefused))),
         ),
     ]
 }
