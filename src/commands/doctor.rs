@@ -159,7 +159,6 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     let on_blob = matches!(named, Named::Blob(_));
     let budget = config::budget(&typed.lease, on_blob, &None, &None)?;
     let wanted = typed.doorbell.clone().transpose()?;
-    if !on_blob {}
     let begin = |lock: String| {
         let mut findings = Findings::new(lock, typed.json);
         examine_machine(&mut findings);

@@ -187,7 +187,7 @@ impl ServiceBus {
 }
 
 fn settle(
-    is_explicit: Typed,
+    typed: Typed,
     parts: Option<&Parts>,
     source: &str,
 ) -> Result<(Namespace, String), AccountError> {
