@@ -36,9 +36,9 @@ const LOOK_TIMEOUT: Duration = Duration::from_secs(5);
 // One lost packet is no answer; three are one.
 const TRIES: usize = 3;
 const PAUSE: Duration = Duration::from_millis(500);
-// For a file and all its slots: its drive may hang, and an operator who asks because of that wants an answer.
+// For a file and all its slots: an operator who asks because a drive hangs wants an answer.
 const FILE: Duration = Duration::from_secs(6);
-// A page of a list is one request, and a container can have hundreds.
+// A container's list can have hundreds of pages, each a request.
 const LISTING: Duration = Duration::from_secs(120);
 
 fn named(typed: &args::TheLock) -> Result<Named<'_>, UsageError> {
@@ -55,7 +55,6 @@ fn account(
     Account::find(&variable, &options, target.url()).map_err(|why| UsageError::new(why.to_string()))
 }
 
-/// Result of a look under a name.
 struct Seen {
     of_slots: bool,
     /// The lock, which may not exist yet; or its slots by number: 10 comes after 9.

@@ -32,7 +32,7 @@ const BEAT: Duration = Duration::from_secs(1);
 /// Silence after which a holder counts as dead, and the limit for connecting and the greeting.
 const SILENCE: Duration = Duration::from_secs(3);
 const MOST: usize = 1024;
-/// Most unidentified connections. The oldest gives way, so that a port scan cannot keep a standby out.
+/// Most unidentified connections. The oldest gives way: a port scan must not keep a standby out.
 const MOST_STRANGERS: usize = 64;
 /// Bytes a second that a standby accepts: a holder sends one, and two more at its end.
 const MOST_BYTES: usize = 16;
@@ -89,7 +89,7 @@ type Ranks = Vec<Option<std::net::TcpStream>>;
 #[derive(Debug)]
 pub struct Doorbell {
     own: Bell,
-    /// Listening for the instance's whole life, so that no other user can listen there.
+    /// Listening for the instance's whole life: no other user may listen there.
     place: Bound,
     loss_is_told: bool,
     serving: Option<(Arc<Mutex<Ranks>>, JoinHandle<()>)>,
@@ -138,7 +138,7 @@ impl Doorbell {
             _ => format!("--doorbell {wanted}: {why}: name an address of this machine"),
         });
         let bound = bound.map_err(Unbound::Machine)?;
-        // For an address that the user did not choose there is only a warning: see `warn`.
+        // An address that was not typed only gets a warning: see `warn`.
         if wanted.ip.is_some() && !bound.own.is_near() {
             return Err(Unbound::Setting(format!(
                 "--doorbell {wanted}: standbys connect to private addresses only: name one of this machine"
@@ -303,8 +303,7 @@ fn bound(address: SocketAddr) -> io::Result<Bound> {
     Ok(Bound::from(place))
 }
 
-/// Returns how many standbys and unidentified connections fit into a limit of descriptors, beside the store's
-/// connections and the log.
+/// Returns how many standbys and unidentified connections leave enough descriptors to the store and the log.
 fn room(descriptors: u64) -> (usize, usize) {
     let share =
         |part: u64, most: usize| usize::try_from(descriptors / part).map_or(most, |n| n.min(most));
@@ -398,7 +397,7 @@ pub fn rank_in(greeting: [u8; 12], nonce: u128) -> Option<u32> {
     (*half == halves(nonce).1).then_some(u32::from_be_bytes(rank))
 }
 
-/// Reads a holder's bytes, and returns the ring that ends the connection, if there is one.
+/// Reads a holder's bytes, and returns the ring that ends the connection, if any.
 pub fn understand(words: &[u8], mut tell: impl FnMut(Ring)) -> Option<Ring> {
     for word in words {
         match *word {
@@ -565,7 +564,7 @@ mod tests {
         assert_eq!(standby.next().await, Ring::Greeted { rank: 0 });
     }
 
-    /// Starts a holder that greets correctly, and then repeats `words`.
+    /// Greets correctly, then repeats `words`.
     async fn liar(words: &'static [u8]) -> Bell {
         let listener = TcpListener::bind("127.0.0.1:0").await.expect("a port");
         let bell = Bell {

@@ -47,7 +47,6 @@ pub struct Instance {
 /// The event log of an instance. Its drop waits a while for the last lines to be written.
 pub struct EventLog {
     writer: Writer,
-    /// Values that every line has.
     instance: Record,
 }
 
@@ -189,7 +188,6 @@ struct Writer {
 }
 
 impl Writer {
-    /// Starts the thread, so call it after the guardian was forked.
     #[must_use]
     fn new(path: PathBuf) -> Writer {
         let mut file = Appended::to(path);
@@ -372,7 +370,6 @@ mod tests {
     use crate::core::{Exit, HolderInfo, WorkloadEvent};
 
     impl EventLog {
-        /// Waits until all lines are written.
         pub(crate) fn written(&self) {
             self.writer.lines.finish(Duration::from_secs(60));
         }

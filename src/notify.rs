@@ -226,8 +226,7 @@ impl ServiceManager {
         self.0.urgent.notified().await;
     }
 
-    /// Begins to feed the watchdog (after each sign of life of supervisor and guardians), and to listen to the
-    /// commands.
+    /// Begins to feed the watchdog, and to listen to the commands.
     ///
     /// # Panics
     /// Outside of a tokio runtime.

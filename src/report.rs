@@ -1,8 +1,7 @@
 //! Writes everything that a person reads: the log on stderr, and the last line with the reason for the exit.
 //! Lower modules log through `tracing`.
 //!
-//! It must never block, because a supervisor that waits for the reader of its log cannot renew: see [`Stderr`].
-//! It must never show a secret: events of the client libraries are never logged.
+//! It must never block: see [`Stderr`]. It must never show a secret: events of the client libraries are never logged.
 
 use std::ffi::OsString;
 use std::fmt;
@@ -145,20 +144,19 @@ pub struct Context {
     pub command: String,
 }
 
-// Global, like the subscriber, because lower modules emit events, too.
+// Global, like the subscriber: lower modules emit events, too.
 static CONTEXT: OnceLock<Context> = OnceLock::new();
 
 /// Sets up the log; only the first call counts. `journal` is systemd's `JOURNAL_STREAM`.
 ///
-/// Starts no thread, so it may be called before the guardian is forked.
+/// Starts no thread: it may come before the fork.
 pub fn init(format: Format, volume: Volume, journal: Option<OsString>) {
     let level = match volume {
         Volume::Quiet => LevelFilter::WARN,
         Volume::Normal => LevelFilter::INFO,
         Volume::Verbose => LevelFilter::DEBUG,
     };
-    // Only events of trafficcop's crates, by this one's prefix: the client libraries print requests at DEBUG, with
-    // credentials.
+    // Only trafficcop's crates, by this one's prefix: client libraries print requests at DEBUG, with credentials.
     let ours = Targets::new().with_target(env!("CARGO_CRATE_NAME"), level);
     let lines = tracing_subscriber::fmt::layer()
         .event_format(OneLine {
@@ -259,7 +257,7 @@ enum LogReader {
 }
 
 impl LogReader {
-    /// Compares the file, because the variable is inherited even where stderr is redirected: systemd.exec(5).
+    /// Compares the file: the variable is inherited even with a redirected stderr (systemd.exec(5)).
     fn of(stderr: impl AsFd, stream: Option<OsString>) -> LogReader {
         if stderr.as_fd().is_terminal() {
             return LogReader::Terminal;
@@ -384,7 +382,7 @@ impl Visit for LineFields {
     fn record_bool(&mut self, field: &Field, value: bool) {
         self.fields.insert(field.name().into(), value.into());
     }
-    // Formatted like everything else: the next function makes text from a server safe to print.
+    // The next function makes a server's text safe to print.
     fn record_str(&mut self, field: &Field, value: &str) {
         self.record_debug(field, &format_args!("{value}"));
     }

@@ -4,12 +4,10 @@
 //! driver ── notices, events, replies ─▶ SharedStatus ◀── server (a thread and a runtime of its own)
 //! guardian ── the control file's word ────▲
 //! ```
-//! The supervisor's loop writes to the [`SharedStatus`] and never waits for its readers. Nothing in here may end
-//! or delay the command.
+//! The supervisor's loop never waits for a reader. Nothing in here may end or delay the command.
 //!
-//! The server has its own thread and runtime, so that no number of connections can delay a renewal. It starts
-//! after the guardian was forked, and stops before the guardian is dismissed. A connection carries one request,
-//! within a time limit.
+//! The server has its own thread and runtime: no number of connections may delay a renewal. It stops before the
+//! guardian is dismissed. A connection carries one request, within a time limit.
 
 mod listener;
 mod metrics;
@@ -43,7 +41,7 @@ use crate::status::{REFUSED, Status, UNFIT};
 pub(crate) use listener::{Address, Listener};
 pub(crate) use shared_status::SharedStatus;
 
-// A balancer and a Prometheus need a handful; each costs a descriptor, which leases and logs need, too.
+// A balancer and a Prometheus need a handful; leases and logs need descriptors, too.
 const CONNECTIONS: usize = 64;
 const ARRIVAL: Duration = Duration::from_secs(5);
 // Longer than `/healthz` may wait for a sign of life on a busy machine.
@@ -62,7 +60,7 @@ pub(crate) struct Server {
 }
 
 impl Server {
-    /// Starts the server's thread, so call it after the guardian was forked.
+    /// Starts the server's thread: call it after the fork.
     ///
     /// # Errors
     /// If the thread or its runtime cannot be created.

@@ -1,7 +1,7 @@
 //! The status file: an instance's state as JSON, for scripts and people.
 //!
-//! A separate thread writes, because a file system that hangs must not keep the supervisor from renewing. It must
-//! never cause a failure: the log reports once that the file cannot be written, until it can be again.
+//! A thread writes: a file system that hangs must not keep the supervisor from renewing. It must never cause a
+//! failure: the log reports once that the file cannot be written.
 
 use std::fs::File;
 use std::io::{self, Write as _};
@@ -62,13 +62,13 @@ impl Status {
     }
 }
 
-/// A status file. Its drop waits a while until the latest content is written.
+/// A status file. Its drop waits a while for the latest content.
 pub struct StatusFile {
     writer: BackgroundWriter<Status>,
 }
 
 impl StatusFile {
-    /// Starts the writer's thread, so call it after the guardian was forked.
+    /// Starts the writer's thread: call it after the fork.
     #[must_use]
     pub fn new(path: PathBuf) -> StatusFile {
         let mut failing = false;

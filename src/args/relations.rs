@@ -76,7 +76,6 @@ const DETAILS: Rows<'_> = rows! {
     "listen_any" => "listen",
 };
 
-/// Returns both sides of each row, and why they exclude each other.
 fn exclusions(
     rows: Rows<'static>,
 ) -> impl Iterator<Item = (&'static str, &'static str, &'static str)> {
@@ -113,7 +112,6 @@ pub(super) struct Given<'a> {
 }
 
 impl<'a> Given<'a> {
-    /// Takes the subcommand that was typed, if the command has any.
     pub(super) fn new(command: &'a Command, matches: &'a ArgMatches) -> Given<'a> {
         let typed = matches.subcommand();
         let typed = typed.and_then(|(name, typed)| Some((command.find_subcommand(name)?, typed)));
@@ -187,7 +185,6 @@ impl<'a> Given<'a> {
         beaten
     }
 
-    /// Returns the first contradiction.
     pub(super) fn refusal(&self) -> Option<String> {
         let given = |settings: &'static str| {
             let mut settings = settings.split(' ');
@@ -215,7 +212,6 @@ impl<'a> Given<'a> {
     }
 }
 
-/// Returns the command and its subcommands without these variables.
 pub(super) fn without_variables(command: Command, of: &[&str]) -> Command {
     let without = |arg: Arg| match of.contains(&arg.get_id().as_str()) {
         true => arg.env(None::<&'static str>),

@@ -93,7 +93,6 @@ pub fn refusal(error: &clap::Error, line: &[OsString]) -> Option<UsageError> {
     }))
 }
 
-/// Lists the values, the last after "or".
 pub(super) fn one_of(values: &[String]) -> String {
     match values {
         [others @ .., last] if !others.is_empty() => format!("{} or {last}", others.join(", ")),

@@ -40,7 +40,6 @@ enum CheckResult {
     Fail,
 }
 
-/// Result of a check, with what it found.
 #[derive(Clone, Debug, PartialEq, Eq, Serialize)]
 struct Finding {
     verdict: CheckResult,
@@ -104,7 +103,7 @@ impl Check {
     }
 }
 
-/// Results of all checks, printed as they come, or as JSON at the end.
+/// Results, printed as they come, or as JSON at the end.
 #[derive(Default, Serialize)]
 struct Findings {
     lock: String,
@@ -238,7 +237,7 @@ fn examine_machine(findings: &mut Findings) {
     findings.add("pidns", of(pidns, needed).at_most_a_warning());
 }
 
-/// Measures the fork of a guardian, and dismisses it.
+/// Measures the fork of a guardian.
 fn guardian() -> anyhow::Result<Duration> {
     let begun = Instant::now();
     let programs = vec![Program::handler(vec!["true".into()])];
@@ -391,7 +390,6 @@ async fn listen(bell: Bell) -> Result<Finding, Unbound> {
     )
 }
 
-/// Listens as a standby at `place` would.
 async fn is_heard(bell: Bell, place: DoorbellAddress, host: Option<&str>) -> Result<bool, Unbound> {
     let mut standby = Doorbell::bind(place, host)?;
     standby.attend(Some(bell));

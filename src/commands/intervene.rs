@@ -158,12 +158,6 @@ fn of_file(view: &LockView) -> UsageError {
 }
 
 pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
-    if typed.all && typed.once_key.is_some() {
-        return Err(UsageError::new(
-            "--all and --once-key contradict each other: leave one out (is TRAFFICCOP_ONCE_KEY or TRAFFICCOP_ALL set?)",
-        )
-        .into());
-    }
     // An unset variable in a script must not mean "the only task".
     if typed.once_key.as_deref() == Some("") {
         return Err(
@@ -214,13 +208,13 @@ fn chosen(
     let keys: Vec<&str> = keys.into_iter().collect();
     let nothing = Err("there is no result".to_owned());
     if typed.all {
-        return Ok(match keys.is_empty() && !seen.unread {
+        return Ok(match keys.is_empty() && !seen.unreadable {
             true => nothing,
             false => Ok(Tasks::All),
         });
     }
     // The key may name what cannot be read.
-    if seen.unread {
+    if seen.unreadable {
         return Err(UsageError::new(format!(
             "{}: its results cannot be read: add --all to forget all of them",
             seen.lock

@@ -1,8 +1,7 @@
 //! `trafficcop status`, `list` and `watch`, and a lock as people and JSON see it ([`LockView`]).
 //!
-//! They look as politely as a standby does, and must never acquire. The fields of the JSON and the words of
-//! `state` are an interface (see `args::STATUS_JSON`). A record is text from outside: what a terminal shows is
-//! made plain.
+//! They look as politely as a standby does, and never acquire. The fields of the JSON and the words of `state` are
+//! an interface (see `args::STATUS_JSON`). A record is text from outside: what a terminal shows is made plain.
 
 use std::fmt::Write as _;
 use std::future::pending;
@@ -93,7 +92,6 @@ struct ChangeLine<'a> {
     why: Option<&'a str>,
 }
 
-/// Watches until a signal ends it, or its output has no reader.
 pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     // Spread like a standby's: terminals that watch one lock must not ask at the same moment.
@@ -130,7 +128,7 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
                 signal = asked.as_mut() => return Ok(ExitAction::Signal(signal)),
                 () = tokio::time::sleep(jitter.spread(poll)) => {}
             }
-            // Without a change nothing is written, and a pipe without a reader would be watched for ever.
+            // Without a change nothing is written: a pipe without a reader would be watched for ever.
             if report::is_unread() {
                 return Ok(ExitAction::Signal(libc::SIGPIPE));
             }
@@ -389,7 +387,7 @@ fn age(since: &str, now: OffsetDateTime) -> Option<u64> {
     u64::try_from((now - since).whole_seconds()).ok()
 }
 
-/// Formats rows under a header, in columns as wide as they must be, but for the last.
+/// Formats rows under a header, with padding except in the last column.
 pub(super) fn table(header: &[&str], rows: &[Vec<String>]) -> String {
     let header = header.iter().map(|cell| (*cell).to_owned()).collect();
     let rows = || [&header].into_iter().chain(rows);

@@ -42,7 +42,6 @@ static PAGES: [(&str, &str); 17] = pages! {
     "trafficcop-work.1"
 };
 
-/// Writes the pages, and prints how to read them.
 pub(crate) fn man(typed: &args::Man) -> anyhow::Result<ExitAction> {
     let variable = |name: &str| std::env::var_os(name).filter(|value| !value.is_empty());
     let dir = match &typed.dir {

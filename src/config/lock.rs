@@ -68,7 +68,6 @@ pub(crate) enum Lock {
     },
     File {
         path: PathBuf,
-        /// `--shared` was set.
         shared: bool,
         /// The operator promises that exactly one of two machines creates a directory there.
         mkdir_is_exclusive: bool,
@@ -80,7 +79,6 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
-    /// Validates the flags.
     pub(super) fn new(typed: &args::Common) -> Result<Lock, UsageError> {
         let named = Named::new(
             typed.blob.as_deref(),

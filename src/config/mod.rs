@@ -4,7 +4,6 @@
 //! Called by `main` before anything is forked, opened or connected. `args` parses each value; here they are
 //! checked against each other and the machine. It must never create, print or exit.
 
-/// Returns with a refusal.
 macro_rules! refuse {
     ($($line:tt)*) => {
         return Err(UsageError::new(format!($($line)*)))

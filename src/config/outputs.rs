@@ -80,11 +80,12 @@ impl Outputs {
             .filter_map(|(flag, path)| Some((flag, path?.as_path())));
         let (flags, mut paths): (Vec<_>, Vec<_>) = set.unzip();
         if !flags.is_empty() {
-            let (locks_, outputs) = (locks.clone(), outputs.clone());
             paths.extend(locks.iter().map(PathBuf::as_path));
-            in_time(&flags.join(", "), &paths, patience, move || {
-                outputs.look(&locks_)
-            })?;
+            let look = {
+                let (outputs, locks) = (outputs.clone(), locks.clone());
+                move || outputs.look(&locks)
+            };
+            in_time(&flags.join(", "), &paths, patience, look)?;
         }
         Ok(outputs)
     }

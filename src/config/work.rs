@@ -87,7 +87,7 @@ impl Work {
             &typed.command,
             "no command: write after -- what runs for each message, as in 'trafficcop work --queue NAME -- ./handle'",
         )?;
-        // First, like the lock in `run`: of two mistakes it is the one to report.
+        // First, like the lock in `run`.
         let source = Source::new(&typed)?;
         let (operations, listen) = (&typed.operations, &typed.listen);
         let outputs = Outputs::new(operations, listen, None, Vec::new(), DEFAULT_PATIENCE)?;

@@ -265,7 +265,7 @@ impl Builder {
             LockPlace::Store(store) => match store.info().lease {
                 Some(has) if asked.is_some_and(|asked| asked != has) => {
                     Err(Error::refused(format!(
-                        "{}: its lease lasts {has:?}, not {lease:?}: set that lease or a budget for it, or none",
+                        "{}: its lease lasts {has:?}, not {lease:?}: set a lease or a budget of {has:?}, or none",
                         store.info().name
                     )))
                 }

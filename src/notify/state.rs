@@ -160,7 +160,7 @@ const EXTENSION: Duration = Duration::from_secs(20);
 /// Pause when there is no room for a message.
 const AGAIN: Duration = Duration::from_secs(1);
 
-/// Feeds the watchdog twice in its period, after a sign of life of supervisor and guardians.
+/// Feeds the watchdog twice in its period, after signs of life of supervisor and guardians.
 pub(super) async fn feed(manager: Arc<Inner>, health_check: Vec<Arc<HealthCheck>>, span: Duration) {
     // As sd_watchdog_enabled(3) advises.
     let half = (span / 2).max(Duration::from_millis(1));

@@ -21,13 +21,11 @@ pub(crate) const UNFIT: &str = "unfit";
 /// State while the store refuses a credential that it accepted before.
 pub(crate) const REFUSED: &str = "refused";
 
-/// Receiver of what happened, which must neither wait nor decide anything.
+/// Observer that must neither wait nor decide anything.
 pub(crate) trait Fold: Send {
-    /// Takes what happened.
     fn take(&mut self, happened: &Happened<'_>);
 }
 
-/// Observation with all that is told of it.
 #[derive(Clone, Debug)]
 pub(crate) struct Happened<'a> {
     pub(crate) now: Instant,
@@ -51,9 +49,7 @@ pub(crate) enum Place {
     /// Neither begins nor ends a tenure.
     #[default]
     Within,
-    /// Begins a tenure.
     First,
-    /// Ends a tenure.
     Last,
     /// Follows the end of a tenure, which may not have been reported.
     Outside,
@@ -177,7 +173,6 @@ impl Row {
         self.record.as_ref().map(|record| record.event)
     }
 
-    /// Word of the event in the logs.
     pub(crate) fn word(&self) -> Option<&'static str> {
         self.event().map(EventKind::word)
     }
@@ -199,7 +194,7 @@ fn is_answer(unfit: Unfit) -> bool {
     )
 }
 
-/// Makes a match of rows: event, level and text of a notice, and what else it tells.
+/// Makes a match of rows: event, level and text, and calls of methods of [`Row`].
 macro_rules! rows {
     ($now:ident, $notice:ident; $($pattern:pat => $event:ident, $level:expr, ($($text:tt)*)
         $(, $more:ident($($value:tt)*))*;)*) => {
@@ -212,7 +207,6 @@ macro_rules! rows {
     };
 }
 
-/// Returns the row of a notice: event, level and text, and calls of methods of [`Row`].
 pub(super) fn of_notice(now: Instant, notice: &Notice) -> Row {
     use Place::{First, Last, Outside};
     let span = |until: &Instant| left(until.since(now));
@@ -289,7 +283,6 @@ pub(super) fn of_notice(now: Instant, notice: &Notice) -> Row {
     }
 }
 
-/// Returns the row of an event of the workload.
 fn of_workload(now: Instant, event: &WorkloadEvent) -> Row {
     match event {
         WorkloadEvent::Started { pid } => {

@@ -58,7 +58,6 @@ impl LogObserver {
         }
     }
 
-    /// Logs a change of state in other words.
     pub(crate) fn reworded(&self, happened: &Happened<'_>, text: String) {
         if let Some(line) = self.told(happened) {
             Line { text, ..line }.say();

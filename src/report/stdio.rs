@@ -1,16 +1,14 @@
 //! Writes to stderr and stdout without ever blocking on a reader that has stopped reading.
 //!
-//! **Stderr**: a supervisor that blocks on a full pipe, or on a terminal held by Ctrl-S, does not renew.
-//! `O_NONBLOCK` cannot be set: the command and the parent process share the description. So a pipe or a terminal
-//! is opened again; a socket is written with `MSG_DONTWAIT`; before anything else comes `poll`. A line that does
-//! not fit is dropped, and the next one that fits reports the number.
+//! **Stderr**: a supervisor that blocks on a full pipe, or on a terminal held by Ctrl-S, does not renew. `O_NONBLOCK`
+//! cannot be set: the command and the parent process share the description. So a pipe or a terminal is opened again,
+//! a socket is written with `MSG_DONTWAIT`, and anything else after `poll`. A line that does not fit is dropped, and
+//! the next one that fits reports the number.
 //!
 //! **Stdout**: `announce` uses [`LineWriter`] in its own loop, and the supervisor (`elect`) [`LineSender`] in a
-//! thread. Only one of the two processes writes at a time. A line that was not begun can be retracted: it may
-//! have become untrue.
+//! thread. Only one of the two processes writes at a time. A line that was not begun can be retracted: it may be untrue by now.
 //!
-//! At the end are the answers of commands, and a question to a person. Those wait for their reader: never use
-//! them while this instance is in control.
+//! Answers of commands and questions wait for their reader: never use them while this instance is in control.
 
 use std::io::{self, IsTerminal as _, Read as _, Write as _};
 use std::os::fd::{AsFd, BorrowedFd, OwnedFd};
@@ -52,7 +50,7 @@ impl Way {
                 MsgFlags::MSG_DONTWAIT | MsgFlags::MSG_NOSIGNAL,
             ),
             Way::AskFirst => {
-                // Another process may fill it in between, but only a pipe or terminal that could not be opened again.
+                // Another process may fill it in between, which matters only if it could not be opened again.
                 let mut asked = [PollFd::new(fd, PollFlags::POLLOUT)];
                 match poll(&mut asked, PollTimeout::ZERO) {
                     Ok(1..) => write(fd, text),
@@ -76,7 +74,7 @@ impl<F: AsFd> Sink<F> {
 
     pub(super) fn put(&self, line: &[u8]) {
         let dropped = self.dropped.load(Ordering::Relaxed);
-        // One write: two processes may share this pipe, and their lines must not mix.
+        // One write: lines of two processes on one pipe must not mix.
         let mut text = Vec::new();
         if self.torn.load(Ordering::Relaxed) {
             text.push(b'\n');
@@ -144,8 +142,8 @@ impl io::Write for Stderr {
     }
 }
 
-/// Writes why the process ends when its state cannot be trusted any more. Uses the system call, because the log
-/// takes locks, and waits only briefly.
+/// Writes why the process ends when its state cannot be trusted any more. Uses the system call, because the log takes
+/// locks, and waits only briefly.
 pub fn last_words(text: &str) {
     const LIMIT: u8 = 100;
     let stderr = io::stderr();
@@ -307,7 +305,7 @@ impl LineSender {
     /// # Errors
     /// If the pipe or the thread cannot be created.
     pub fn begin() -> io::Result<(LineSender, oneshot::Receiver<()>)> {
-        // A pipe, because `poll` waits for it and for stdout at the same time.
+        // A pipe: `poll` waits for it and stdout at once.
         let (woken, wake) = io::pipe()?;
         let shared = Arc::new(Shared {
             out: Mutex::new(LineWriter::of_stdout()),

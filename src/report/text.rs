@@ -102,7 +102,9 @@ pub(super) fn not_fit(unfit: Unfit) -> String {
     match unfit {
         Unfit::Failed(how) => format!("the --if command {}", failed(how)),
         Unfit::TimedOut => "the --if command did not end in time".into(),
-        Unfit::CantAsk => "the --if command cannot run any more: start this instance again".into(),
+        Unfit::CannotAsk => {
+            "the --if command cannot run any more: start this instance again".into()
+        }
         Unfit::ProgramRefused => "the program reports that this machine is not fit".into(),
     }
 }
@@ -239,7 +241,6 @@ pub(crate) fn not_started(errno: i32, command: &str) -> String {
     format!("cannot run {command}: {error}: {advice}")
 }
 
-/// Returns whether the command was rather meant as the value of the flag before it.
 fn is_a_value_of_a_flag(command: &str) -> bool {
     let mut words = command.split(' ');
     let is_address = |word: &str| {

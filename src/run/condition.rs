@@ -48,7 +48,7 @@ impl ConditionCommand {
         give_up_at: Instant,
     ) -> Option<Verdict> {
         if self.over {
-            return Some(Err(Unfit::CantAsk));
+            return Some(Err(Unfit::CannotAsk));
         }
         let limit = give_up_at.since(Instant::now());
         self.asked = Some(ConditionRun::default());
@@ -128,7 +128,7 @@ impl ConditionRun {
                     exit.unwrap_or(Exit::Signal(libc::SIGKILL)),
                 ))),
             }),
-            WorkloadEvent::Lost | WorkloadEvent::TreeStuck => Some(Err(Unfit::CantAsk)),
+            WorkloadEvent::Lost | WorkloadEvent::TreeStuck => Some(Err(Unfit::CannotAsk)),
             WorkloadEvent::Started { .. }
             | WorkloadEvent::Stopped
             | WorkloadEvent::LeftBehind
@@ -180,7 +180,7 @@ mod tests {
     fn missing_guardian_or_exit_status_makes_the_machine_unfit() {
         let killed = Unfit::Failed(Failed::Exited(Exit::Signal(libc::SIGKILL)));
         assert_eq!(hears(&[EMPTY]), [Some(Err(killed))]);
-        let unasked = Some(Err(Unfit::CantAsk));
+        let unasked = Some(Err(Unfit::CannotAsk));
         assert_eq!(hears(&[WorkloadEvent::Lost]), [unasked]);
         assert_eq!(
             hears(&[exited(0), WorkloadEvent::TreeStuck]),

@@ -141,7 +141,6 @@ impl Observers {
         cordon
     }
 
-    /// Reports the end, perhaps a moment late.
     pub(crate) fn finish(mut self, ending: &Ending, leave: ExitAction) {
         self.tell(Observation::Done {
             cause: &report::cause(&ending.cause),

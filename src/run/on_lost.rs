@@ -14,7 +14,7 @@ use crate::core::{Deadlines, Exit, Failed, WorkloadEvent};
 use crate::guardian::{GuardianHandle, SpawnRequest, StopTo};
 use crate::report;
 
-// A grace of zero is for the command.
+// A grace of zero is the command's.
 const LEAST: Duration = Duration::from_secs(1);
 
 pub(super) struct OnLostHook {

@@ -90,7 +90,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     };
     match opened {
         Ok(store) => {
-            // A polling standby would come too late.
+            // After a shorter one this instance would compete again before a polling standby looks.
             if !store.info().wakes {
                 config.refuse_short_cooldown()?;
             }

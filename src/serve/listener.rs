@@ -21,7 +21,7 @@ use crate::util::is_same_file;
 
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Address {
-    /// TCP; the kernel replaces port 0.
+    /// The kernel replaces port 0.
     Tcp(SocketAddr),
     Unix(PathBuf),
 }
@@ -62,7 +62,6 @@ pub(super) enum Socket {
 }
 
 impl Listener {
-    /// Opens the socket, unless another process listens there.
     pub(crate) fn bind(address: &Address) -> Result<Listener, BindError> {
         let (socket, address, place) = match address {
             Address::Tcp(wanted) => {
@@ -87,8 +86,7 @@ impl Listener {
         Ok(listener)
     }
 
-    /// Makes the socket non-blocking, with the longest queue: a client that finds it full tries again a second
-    /// later, or never.
+    /// Sets the longest queue: a client that finds it full tries again a second later, or never.
     fn prepare(&self) -> io::Result<()> {
         match &self.socket {
             Socket::Tcp(socket) => {

@@ -121,7 +121,7 @@ macro_rules! metrics {
         }
 
         impl Metrics {
-            /// Creates the metrics of an instance on this lock, or of a worker on this queue.
+            /// Creates the metrics; a worker's `lock` is its queue.
             pub(super) fn new(lock: &str, worker: bool) -> Metrics {
                 // On every metric: one job scrapes several instances of one machine.
                 let label = [("lock".into(), lock.to_owned().into())];

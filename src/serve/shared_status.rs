@@ -19,7 +19,7 @@ use crate::util::lock;
 // A process tree that lives for so long after the deadline is no fault: the kernel takes a while to end a large
 // one.
 const OVERDUE: Duration = Duration::from_secs(5);
-// A sign of life counts for so long, so that frequent requests do not cause frequent checks.
+// A sign of life counts for so long: frequent requests must not cause frequent checks.
 const FRESH: Duration = Duration::from_secs(1);
 const ANSWER_TIMEOUT: Duration = Duration::from_secs(5);
 
@@ -36,7 +36,7 @@ pub(crate) struct SharedStatus {
 impl SharedStatus {
     /// Creates the status of an instance that competes for `lock`, or of a `worker` on that queue.
     ///
-    /// `term` is the duration of a grant. `control` is the control file of the (first) guardian.
+    /// `term` is the length of a grant. `control` is the control file of the (first) guardian.
     #[must_use]
     pub(crate) fn new(
         lock: &str,
@@ -201,7 +201,7 @@ mod tests {
     use super::*;
 
     impl SharedStatus {
-        /// Returns the status as it was written last, the page `/status`, and the page `/metrics`.
+        /// Returns the last status, `/status` and `/metrics`.
         pub(crate) fn pages(&self) -> (Arc<Status>, String, String) {
             let snapshot = self.snapshot();
             let page = super::super::status(&snapshot).body;

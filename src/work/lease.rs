@@ -237,8 +237,7 @@ impl LeaseStore for MessageLease {
         let lock_time = self.lock_time;
         let renewal = tokio::spawn(async move {
             lock.renew(give_up_at).await?;
-            // All deadlines come from the first lock time, which was much longer (changed, or measured by a
-            // wrong clock).
+            // All deadlines come from the first lock time, which was much longer (changed, or a wrong clock).
             if let Some(lasts) = lock.lasts().filter(|lasts| *lasts < lock_time * 3 / 4) {
                 return Err(Failure::Lost {
                     until: Some(t0 + lasts),

@@ -20,8 +20,7 @@ use crate::queue::{About, Message};
 use crate::util::{flock, is_safe_from_others, ours_in};
 
 const PREFIX: &str = "trafficcop-message.";
-// The kernel limits one variable to 128 KiB (MAX_ARG_STRLEN), their sum by the stack's size: a sender could
-// prevent the start (E2BIG).
+// The kernel limits one variable to 128 KiB, their sum by the stack's size: a sender could prevent the start (E2BIG).
 const PROPERTIES_LIMIT: usize = 32 << 10;
 const MEMORY: &CStr = c"trafficcop-message";
 
@@ -103,8 +102,8 @@ impl MessageIo {
         base: &Path,
         state: &[u8],
     ) -> io::Result<(MessageIo, PathBuf)> {
-        // Only one descriptor is passed to the command. If that is stdin, the command does not share the directory's
-        // lock, and only this worker holds it.
+        // Only one descriptor is passed to the command. If that is stdin, only this worker holds the directory's
+        // lock.
         let folder = match self.folder.take() {
             Some(folder) => folder,
             None => Folder::create(base)?,
@@ -343,7 +342,7 @@ pub const FIELDS: &[(&str, &str)] = &[
     ("content_type", "the type of its content, by its sender"),
     (
         "properties",
-        "properties of the service and of its sender, by name",
+        "the properties that the service and the sender gave it, by name",
     ),
 ];
 

@@ -146,7 +146,7 @@ impl WorkerObserver {
 
     pub(super) fn enter(&self, name: &str, running: usize) {
         let state = &mut *self.state();
-        // The number changes often; the service manager's side limits the rate.
+        // The service manager's side limits the rate.
         if let Some(service_manager) = &state.service_manager {
             service_manager.works(doing(name, running));
             if name == DRAINING {

@@ -264,7 +264,7 @@ pub(super) fn choose<'a>(
             None => offered.token.map(|()| None),
         };
     }
-    // A managed identity is not named: the machine has one or not.
+    // Variables name no managed identity: the machine has one or not.
     let named = variables::named(env).filter(|_| cfg!(feature = "entra") && offered.token.is_ok());
     match (found, more, named) {
         (Some(key), Some(sas), _) => Err(contradiction(

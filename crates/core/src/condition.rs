@@ -22,7 +22,7 @@ pub enum Unfit {
     TimedOut,
     /// The question cannot be asked: the guardian, which runs the condition's command, died, or it cannot kill
     /// an earlier run of that command.
-    CantAsk,
+    CannotAsk,
     /// The embedding program's own condition said no.
     ProgramRefused,
 }
@@ -55,7 +55,7 @@ impl Condition {
         answered.unwrap_or(Instant::ZERO)
     }
 
-    /// Opens a question. Returns the latest moment for a yes, at most `end`.
+    /// Opens a question. Returns the time until which a yes counts, no later than `end`.
     pub fn ask(&mut self, now: Instant, end: Instant) -> Instant {
         let give_up_at = (now + self.every.max(SHORTEST_TIMEOUT)).min(end);
         self.give_up_at = Some(give_up_at);

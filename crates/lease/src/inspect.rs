@@ -40,8 +40,8 @@ pub trait Inspector: Send + Sync {
     /// `Fatal` if this is no lock or may not be looked at, `Transient` if the state is unknown.
     async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure>;
 
-    /// Lists the locks whose names begin with this lock's name followed by `suffix`; if that is a directory, the
-    /// locks in it. Leaves out those without a record, unless another program leased them for ever.
+    /// Lists the locks whose names begin with this lock's name followed by `suffix`; if both together are a
+    /// directory, the locks in it. Leaves out those without a record, unless another program leased them for ever.
     ///
     /// # Errors
     /// As [`Inspector::look`].
@@ -112,7 +112,7 @@ pub struct LockStatus {
     /// The lock's problem, in one line.
     pub problem: Option<String>,
     /// Whether some results are unreadable.
-    pub unread: bool,
+    pub unreadable: bool,
     /// Text that changes with the record (a blob's ETag).
     pub version: Option<String>,
 }
@@ -149,24 +149,24 @@ pub enum Tasks {
 }
 
 impl Tasks {
-    /// Returns the results of `found` that remain after the reset; `unread`: some cannot be read.
+    /// Returns the results of `found` that remain after the reset; `unreadable`: some cannot be read.
     pub(super) fn remaining_of(
         &self,
         found: &TaskLog,
-        unread: bool,
+        unreadable: bool,
         shown: &TaskLog,
     ) -> Result<TaskLog, ResetResult> {
         let mut left = found.clone();
         // A person agreed to what was shown. Unreadable text may hold the named key, so only a reset of all
         // forgets it.
-        if !self.are_same(shown, found) || unread && *self != Tasks::All {
+        if !self.are_same(shown, found) || unreadable && *self != Tasks::All {
             return Err(ResetResult::Changed);
         }
         let known = match self {
             Tasks::Of(key) => left.forget(key),
             Tasks::All => std::mem::take(&mut left) != TaskLog::EMPTY,
         };
-        if known || unread {
+        if known || unreadable {
             Ok(left)
         } else {
             Err(ResetResult::Nothing)

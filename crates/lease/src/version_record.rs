@@ -118,13 +118,13 @@ impl VersionRecord {
         version: Version,
         record: Option<VersionRecord>,
     ) -> LockStatus {
-        let unread = record.as_ref().is_some_and(|record| record.unread);
+        let unreadable = record.as_ref().is_some_and(|record| record.unread);
         let problem = match &record {
             None if version > 0 => Some(format!(
                 "version {version} has no record that can be read: it is held for {} s from when it was seen",
                 LONGEST_LEASE.as_secs()
             )),
-            _ => unread.then(|| UNREADABLE.to_owned()),
+            _ => unreadable.then(|| UNREADABLE.to_owned()),
         };
         let is_free = |record: &VersionRecord| record.state == State::Released;
         LockStatus {
@@ -136,7 +136,7 @@ impl VersionRecord {
             },
             record: record.map(|record| record.record),
             problem,
-            unread,
+            unreadable,
             version: Some(version.to_string()),
             ..LockStatus::default()
         }

@@ -1,10 +1,9 @@
 //! The lock of one message, and its settlement.
 //!
 //! # The token is enough
-//! This module renews the lock and settles the message with the lock's token, through `$management`. That is
-//! the queue's management node, which answers on every connection: a cut connection costs nothing. Only
-//! [`Settlement::Release`] needs the link that delivered the message. Without that link the message is abandoned,
-//! which counts one attempt.
+//! The lock's token renews the lock and settles the message through `$management`, the queue's management node,
+//! which answers on every connection: a cut connection costs nothing. Only [`Settlement::Release`] needs the link
+//! that delivered the message. Without it the message is abandoned, which counts one attempt.
 //!
 //! # When a settlement was not answered
 //! The caller repeats it while the lock lasts. If the service then knows no such lock (410), an earlier attempt
@@ -161,7 +160,7 @@ impl Held {
         };
         connection.settle(self.lock, by_token, give_up_at).await?;
         // Only after the answer, since `forget` also settles the message on its link. Without `forget`, the AMQP
-        // library keeps 270 bytes of each message until the connection ends.
+        // library keeps 270 bytes for each message until the connection ends.
         connection.forget(self.ticket, how);
         Ok(())
     }
@@ -282,7 +281,7 @@ impl LockDuration {
             if let Some(until) = until {
                 self.warn(until.saturating_sub(now));
             }
-            // Too short a guess costs renewals; with too long a one, a second worker starts.
+            // A guess that is too short costs renewals; one that is too long lets a second worker start.
             SHORTEST
         });
         let limit = self.limit(at);

@@ -72,7 +72,6 @@ fn missing(records: &[Placed<'_>], identity: &str, pid: u32) -> Option<String> {
 /// A lock's instances, by identity and host, each with its tenures.
 type Draft = BTreeMap<(String, String), (Track, Vec<Tenure>)>;
 
-/// Adds one run's records to the locks that they are about.
 fn gather(locks: &mut BTreeMap<String, Draft>, records: &[Placed<'_>], boot: &str) {
     let tenures = tenures(records, boot);
     // At most one: any later record is another run's.
@@ -232,7 +231,6 @@ fn overlaps(tenures: &[Tenure], skew: i64) -> Vec<Overlap> {
     overlaps
 }
 
-/// Counts for a conclusion.
 #[derive(Default)]
 pub(super) struct Tally {
     pub(super) overlaps: usize,

@@ -30,7 +30,6 @@ const COLOURS: &[&str] = &[
     "#1769aa", "#9a6a1e", "#b0568f", "#0f8a6a", "#4a5563", "#5b4bb5", "#7a8a1f", "#2f8fb8",
 ];
 
-// Attributes of shapes.
 const DIM: &str = r#"class="dim""#;
 const CENTRED: &str = r#"class="dim" text-anchor="middle""#;
 const BOLD: &str = r#"class="ink" font-weight="650""#;
@@ -92,7 +91,6 @@ pub fn svg(timeline: &Timeline) -> String {
     )
 }
 
-/// Draws a lock below `above`, and returns where it ends.
 fn picture(canvas: &mut Canvas, lock: &Lock, number: usize, above: f64) -> f64 {
     let widths = lock
         .tracks
@@ -188,19 +186,16 @@ impl Chart<'_> {
         (x, (self.axis.x(to) - x).max(THIN))
     }
 
-    /// Draws a rectangle from one moment to another.
     fn block(&mut self, (from, to): (At, At), y: f64, height: f64, more: &str, title: &str) {
         let (x, wide) = self.stretch(from, to);
         self.canvas.rect((x, y), (wide, height), more, title);
     }
 
-    /// Draws a rectangle over the strip and all tracks.
     fn column(&mut self, (x, wide): (f64, f64), more: &str, title: &str) {
         let size = (wide, self.bottom - self.strip);
         self.canvas.rect((x, self.strip), size, more, title);
     }
 
-    /// Draws every second track's band, and the time axis.
     fn ground(&mut self, tracks: usize) {
         let size = (WIDTH - RIGHT - self.left, TRACK);
         for at in (0..tracks).step_by(2) {
@@ -228,7 +223,6 @@ impl Chart<'_> {
         }
     }
 
-    /// Draws an instance: its name, its runs, and the doorbells that it heard.
     fn track(&mut self, track: &Track, y: f64) {
         let middle = y + TRACK / 2.0;
         let room = self.left - RIGHT - 12.0;
@@ -272,7 +266,6 @@ impl Chart<'_> {
         }
     }
 
-    /// Draws a tenure in the strip above the tracks, and as a bar on its track.
     fn tenure(&mut self, tenure: &Tenure, name: &str) {
         let colour = colour(tenure.track);
         let fill = format!(r#"fill="{colour}""#);

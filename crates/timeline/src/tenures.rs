@@ -11,7 +11,6 @@ pub(super) struct Placed<'a> {
     pub(super) expires: Option<At>,
 }
 
-/// Returns the tenures, each with its lock.
 pub(super) fn tenures(records: &[Placed<'_>], boot: &str) -> Vec<(String, Tenure)> {
     let mut found: Vec<(String, Tenure)> = Vec::new();
     let mut open: Option<Open> = None;
@@ -176,7 +175,6 @@ impl Open {
     }
 }
 
-/// Ends a drain or doubt that has begun.
 fn end(begun: &mut Option<At>, at: At, all: &mut Vec<(At, At)>) {
     all.extend(begun.take().map(|from| (from, at.max(from))));
 }

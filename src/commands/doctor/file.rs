@@ -1,8 +1,8 @@
 //! Checks of a file's directory: whether locks exclude each other there, or on a shared drive the makers of a
 //! directory, and what that costs.
 //!
-//! A file system can hang, so the work is done in a thread, which `doctor` then leaves behind. It must never lock
-//! or write the lock's own file.
+//! A file system can hang, so a thread works, which `doctor` leaves behind. It must never lock or write the lock's
+//! own file.
 
 use std::io;
 use std::path::Path;
@@ -61,7 +61,6 @@ pub(super) fn examine(findings: &mut Findings, path: &Path, budget: &Budget, pro
         findings.add("cleaners", warn(found, advice));
     }
     let patience = if shared { DRIVE_TIMEOUT } else { DISK_TIMEOUT };
-    // A thread that hangs in the kernel cannot be ended: the process ends without it.
     let started = std::thread::Builder::new()
         .name("doctor".into())
         .spawn(move || {
@@ -168,7 +167,6 @@ fn words(error: &io::Error) -> String {
     }
 }
 
-/// Reports an operation that the system refused.
 fn refused(what: &str, error: &io::Error, otherwise: &str) -> Finding {
     let advice = match error.raw_os_error().map(Errno::from_raw) {
         Some(Errno::ENOSPC | Errno::EDQUOT) => {

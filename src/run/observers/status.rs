@@ -29,7 +29,6 @@ impl StatusObserver {
         }
     }
 
-    /// Takes a notice's values, and returns the state that it leads to.
     fn notice(&mut self, notice: &Notice, row: &Row) -> Option<&'static str> {
         let status = &mut self.status;
         match notice {

@@ -270,7 +270,7 @@ impl Inspector for BlobInspector {
 }
 
 fn status(target: &Target, lock: String, lease: LeaseState, metadata: Metadata) -> LockStatus {
-    let unread = metadata.has_unread_results();
+    let unreadable = metadata.has_unread_results();
     let broken = metadata.broken_token.as_ref();
     let broken =
         broken.map(|token| format!("the metadata trafficcop_token is '{token}', not a number"));
@@ -291,8 +291,8 @@ fn status(target: &Target, lock: String, lease: LeaseState, metadata: Metadata) 
         foreign: foreign.is_some(),
         problem: foreign
             .or(broken)
-            .or_else(|| unread.then(|| UNREADABLE.to_owned())),
-        unread,
+            .or_else(|| unreadable.then(|| UNREADABLE.to_owned())),
+        unreadable,
         record: metadata.record,
         ..LockStatus::default()
     }
@@ -303,8 +303,8 @@ fn without(
     tasks: &Tasks,
     shown: &TaskLog,
 ) -> Result<Metadata, ResetResult> {
-    let unread = metadata.has_unread_results();
-    let left = tasks.remaining_of(metadata.task_log(), unread, shown)?;
+    let unreadable = metadata.has_unread_results();
+    let left = tasks.remaining_of(metadata.task_log(), unreadable, shown)?;
     if let Some(record) = &mut metadata.record {
         record.once = left;
     }

@@ -209,8 +209,8 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
         ),
         Some(lock::Kind::Ofd) | None => (record, problem),
     };
-    let unread = found == Lookup::Damaged;
-    let problem = problem.or(unread.then(|| UNREADABLE.to_owned()));
+    let unreadable = found == Lookup::Damaged;
+    let problem = problem.or(unreadable.then(|| UNREADABLE.to_owned()));
     let problem = problem.or_else(|| {
         let mount = mount::of(path);
         // Without /proc nothing is known.
@@ -225,7 +225,7 @@ fn seen(path: &Path, file: &fs::File) -> Result<Option<LockStatus>, Failure> {
         }),
     };
     Ok(Some(LockStatus {
-        unread,
+        unreadable,
         ..status(path, state, record, problem)
     }))
 }
@@ -376,13 +376,13 @@ fn forget_in(
     if open::read(file).map_err(failed("reading it"))? == Content::Foreign {
         return Err(open::foreign(path).into());
     }
-    let (found, unread) = match once_log::read(file).map_err(failed("reading it"))? {
+    let (found, unreadable) = match once_log::read(file).map_err(failed("reading it"))? {
         Lookup::Nothing => return Ok(ResetResult::Nothing),
         Lookup::Results { task_log, .. } => (task_log, false),
         // Counts as unchanged: the earlier text cannot be known. Only --all gets further.
         Lookup::Damaged => (shown.clone(), true),
     };
-    Ok(match tasks.remaining_of(&found, unread, shown) {
+    Ok(match tasks.remaining_of(&found, unreadable, shown) {
         Ok(left) => {
             write(file, &left).map_err(failed("writing its results"))?;
             ResetResult::Done

@@ -111,7 +111,6 @@ pub(super) fn simulated() -> Option<std::sync::Arc<Box<dyn Calls>>> {
 }
 
 impl Helper {
-    /// Returns the helper for another entry.
     pub(super) fn named(&self, name: String) -> Helper {
         let (shown, program) = (self.shown.clone(), self.program.clone());
         Helper {

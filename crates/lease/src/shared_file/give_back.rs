@@ -94,7 +94,7 @@ impl Chain {
         released: bool,
         tenure: &Tenure,
     ) -> VersionRecord {
-        // Only for nonce and lease.
+        // Only its nonce and lease are used, so the argument does not matter.
         let claim = self.state().observed.claim(false);
         VersionRecord {
             version,
@@ -116,7 +116,6 @@ impl Chain {
         }
     }
 
-    /// Clears the guardian's note.
     pub(super) fn clear_note(&self) {
         if let Some(memory) = &self.memory {
             release::forget(&**memory, self.share.path());

@@ -4,7 +4,6 @@ use super::canvas::{Canvas, text_width};
 use super::{DIM, DOUBT, DRAIN, LIFE, NEXT, NOBODY, OVERLAP, RIGHT, WIDTH, colour, unseen};
 use crate::{Lock, Tenure, Timeline, Track};
 
-/// Draws a sample with its upper left corner at this place.
 type Sample = fn(&mut Canvas, f64, f64);
 
 fn band(canvas: &mut Canvas, x: f64, y: f64, more: &str) {
@@ -71,7 +70,6 @@ fn items(timeline: &Timeline) -> Vec<(&'static str, Sample)> {
     items
 }
 
-/// Draws the legend below `top`, and returns where it ends.
 pub(super) fn draw(canvas: &mut Canvas, timeline: &Timeline, top: f64) -> f64 {
     let items = items(timeline);
     // Widths are only estimates, and would leave uneven gaps.

@@ -45,7 +45,6 @@ impl LeaseStore for Nowhere {
     }
 }
 
-/// Observers of an instance, and all that they wrote.
 struct Scene {
     place: tempfile::TempDir,
     clock: Rc<clock::SimulatedClock>,
@@ -261,7 +260,7 @@ impl Scene {
     }
 }
 
-/// Replaces what differs from run to run, and leaves out what all lines have.
+/// Replaces what differs from run to run.
 fn plain(line: &str) -> String {
     let boot_id = std::fs::read_to_string("/proc/sys/kernel/random/boot_id").unwrap_or_default();
     let line = line
@@ -342,7 +341,7 @@ fn notices_of_a_standby() -> Vec<Notice> {
         Unfit::Failed(Failed::Exited(Code(1))),
         Unfit::Failed(Failed::NotStarted(libc::ENOENT)),
         Unfit::TimedOut,
-        Unfit::CantAsk,
+        Unfit::CannotAsk,
         Unfit::ProgramRefused,
     ];
     notices.extend(unfit.map(Unfit));
