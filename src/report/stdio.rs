@@ -6,7 +6,8 @@
 //! the next one that fits reports the number.
 //!
 //! **Stdout**: `announce` uses [`LineWriter`] in its own loop, and the supervisor (`elect`) [`LineSender`] in a
-//! thread. Only one of the two processes writes at a time. A line that was not begun can be retracted: it may be untrue by now.
+//! thread. Only one of the two processes writes at a time. A line that was not begun can be retracted: it may be
+//! untrue by now.
 //!
 //! Answers of commands and questions wait for their reader: never use them while this instance is in control.
 

@@ -18,7 +18,6 @@ use super::inspect::Inspector;
 use super::once::Task;
 use super::record::Candidate;
 use super::shared_file::{KEPT_VERSIONS, KeptVersions};
-use super::stamp::runtime_directories;
 use super::{SharedMemory, blob, file, helper, shared_file, slots};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::{Failure, Grant, Outcome};
@@ -193,7 +192,7 @@ impl Competitor {
             lease,
             task: None,
             memory: None,
-            runtime_directories: runtime_directories(None),
+            runtime_directories: super::stamp::runtime_directories(None),
             kept_versions: KEPT_VERSIONS,
             mkdir_is_exclusive: false,
             in_place: false,

@@ -872,8 +872,8 @@ pub(crate) const LIMITS: &[Limit] = &[
     Limit {
         what: "Supervisor *and* guardian are SIGKILLed at the same time: the command dies, its children may live on",
         answer: "Use `--contain pidns`, or a unit with `KillMode=mixed`. With `cgroup` the next instance on that \
-            machine kills the rest first. A killed container is such a case: the next instance gets control when the lease \
-            has expired.",
+            machine kills the rest first. A killed container is such a case: the next instance gets control when the \
+            lease has expired.",
         shown: &[
             ("faults", &["KillBoth"]),
             ("supervise", &["both_killed_at_once"]),

@@ -446,7 +446,8 @@ impl LockFile {
         })?;
         self.state().record = None;
         if replaced {
-            tracing::warn!(path = %self.path.display(), "{REPLACED}: check what both have written, and leave the file where it is");
+            let path = self.path.display();
+            tracing::warn!(%path, "{REPLACED}: check what both have written, and leave the file where it is");
             return Err(lost_at(&self.path, REPLACED));
         }
         Ok(())
