@@ -130,7 +130,7 @@ impl Journal {
     }
 
     /// Waits for a line, and returns it. Lines are not read twice: a command that beats for a
-    /// minute writes six thousand.
+    /// minute writes twelve thousand.
     pub(crate) fn await_line(&self, what: &str, wanted: impl Fn(&Line) -> bool) -> Line {
         let mut read = 0;
         await_for(

@@ -78,7 +78,7 @@ fn options() -> Options {
     let mut options = Options {
         journal: words.next().expect("a journal").into(),
         tag: words.next().expect("a tag"),
-        every: Duration::from_millis(10),
+        every: Duration::from_millis(5),
         beats: None,
         status: 0,
         until: None,
@@ -86,7 +86,7 @@ fn options() -> Options {
         daemon: false,
         children: 0,
         storm: 0,
-        storm_every: Duration::from_millis(10),
+        storm_every: Duration::from_millis(5),
         fat: 0,
         watchdog: false,
         deadlock: None,

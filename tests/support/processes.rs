@@ -62,14 +62,12 @@ fn walk() -> Vec<(i32, Vec<u8>)> {
         return Vec::new();
     };
     let pids = entries.filter_map(|entry| entry.ok()?.file_name().to_str()?.parse::<i32>().ok());
-    let beginning = format!("{MARK}=");
+    let beginning = format!("{MARK}=").into_bytes();
     pids.filter_map(|pid| {
         let environ = std::fs::read(format!("/proc/{pid}/environ")).ok()?;
-        // As text, whose search is fast without optimisation, too.
-        let environ = String::from_utf8_lossy(&environ);
-        let mut variables = environ.split('\0');
-        let mark = variables.find_map(|variable| variable.strip_prefix(&beginning))?;
-        Some((pid, mark.as_bytes().to_vec()))
+        let mut variables = environ.split(|byte| *byte == 0);
+        let mark = variables.find_map(|variable| variable.strip_prefix(&beginning[..]))?;
+        Some((pid, mark.to_vec()))
     })
     .collect()
 }
@@ -87,10 +85,7 @@ fn walk_together() -> Walk {
         return Arc::clone(walk);
     }
     let number = BEGUN.fetch_add(1, Ordering::SeqCst) + 1;
-    let begin = std::time::Instant::now();
     let fresh = Arc::new(walk());
-    // Leaves the processors to the tests for as long as the walk took; who waits for the lock shares the next one.
-    std::thread::sleep(begin.elapsed().min(Duration::from_millis(20)));
     *last = (number, Some(Arc::clone(&fresh)));
     fresh
 }
