@@ -55,6 +55,16 @@ impl Stage {
         self.count(|event| matches!(event, Event::SessionAccepted { .. }))
     }
 
+    /// Waits until the session's lock ends; returns when that was.
+    fn freed_at(&self, session: &'static str) -> time::OffsetDateTime {
+        let at = self.wait("the session to be free", move |view| {
+            let mut all = view.journal().iter().rev();
+            let freed = |event: &Event| matches!(event, Event::SessionFreed { session: of, .. } if of == session);
+            all.find(|entry| freed(&entry.event)).map(|entry| entry.at)
+        });
+        time::OffsetDateTime::now_utc() - at.elapsed()
+    }
+
     fn await_free(&self, session: &'static str) {
         self.wait("the session to be free", move |view| {
             (!view.is_held(JOBS, session)).then_some(())
