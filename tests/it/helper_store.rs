@@ -338,7 +338,7 @@ fn two_of_three_instances_get_one_of_two_slots() {
 }
 
 #[test]
-fn operator_s_break_ends_the_command_within_its_period() {
+fn break_by_an_operator_ends_the_command_within_its_period() {
     let scene = scene();
     let mut one = run(&scene, "one")
         .args(["--lease", "30s", "--if-lost", "exit"])
@@ -358,7 +358,7 @@ fn operator_s_break_ends_the_command_within_its_period() {
 }
 
 #[test]
-fn helper_s_credentials_are_kept_from_the_command() {
+fn credentials_of_the_helper_are_kept_from_the_command() {
     let scene = scene();
     let secret = |run: Run<'_>| {
         let run = run.env("STORE_SECRET", "s3cret");

@@ -283,7 +283,7 @@ fn two_instances_with_a_max_hold_take_turns_and_never_overlap() {
 }
 
 #[test]
-fn a_command_that_ignores_terminate_is_killed_at_the_end_of_its_grace_and_control_goes_round() {
+fn a_command_that_ignores_sigterm_is_killed_at_the_end_of_its_grace_and_control_goes_round() {
     let scene = Scene::new();
     let options = ["--max-hold", "1s", "--grace", "300ms"];
     let mut one = instance(&scene, "one", &options, &["--term", "ignore"]);

@@ -300,7 +300,7 @@ fn refusal_names_the_holders_of_all_slots() {
 }
 
 #[test]
-fn doorbell_of_each_slots_holder_is_heard() {
+fn doorbell_of_the_holder_of_each_slot_is_heard() {
     let scene = Scene::new();
     let start = |name, options: &[&str]| {
         let run = on_blob(&scene, name, "rung/pool").args(options);

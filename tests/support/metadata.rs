@@ -7,7 +7,7 @@ use std::sync::{Arc, Mutex, MutexGuard};
 use super::await_for;
 
 #[derive(Clone, Debug)]
-pub(crate) enum Capabilities {
+pub(crate) enum Manner {
     Well,
     Status(u16),
     /// Instead of a document.
@@ -16,7 +16,7 @@ pub(crate) enum Capabilities {
 }
 
 struct Service {
-    manner: Capabilities,
+    manner: Manner,
     /// Name of the machine; if empty, the service does not tell.
     name: String,
     events: Vec<String>,
@@ -41,7 +41,7 @@ impl Metadata {
         let listener = TcpListener::bind("127.0.0.1:0").expect("a port");
         let url = format!("http://{}", listener.local_addr().expect("an address"));
         let service = Arc::new(Mutex::new(Service {
-            manner: Capabilities::Well,
+            manner: Manner::Well,
             name: name.to_owned(),
             events: Vec::new(),
             asked: 0,
@@ -66,7 +66,7 @@ impl Metadata {
         self.service.lock().expect("not poisoned")
     }
 
-    pub(crate) fn answers(&self, manner: Capabilities) {
+    pub(crate) fn answers(&self, manner: Manner) {
         self.service().manner = manner;
     }
 
@@ -145,10 +145,10 @@ fn serve(stream: TcpStream, service: &Mutex<Service>) -> std::io::Result<()> {
                     let events = service.events.join(",");
                     let document = format!(r#"{{"DocumentIncarnation": 1, "Events": [{events}]}}"#);
                     match service.manner {
-                        Capabilities::Well => (200, document),
-                        Capabilities::Status(status) => (status, String::new()),
-                        Capabilities::Nonsense(text) => (200, text.to_owned()),
-                        Capabilities::Hangs => {
+                        Manner::Well => (200, document),
+                        Manner::Status(status) => (status, String::new()),
+                        Manner::Nonsense(text) => (200, text.to_owned()),
+                        Manner::Hangs => {
                             service.hung.push(writer);
                             return Ok(());
                         }

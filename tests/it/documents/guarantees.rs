@@ -154,7 +154,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             &[
                 "a_drive_that_hangs_past_the_lease_ends_the_tree_in_time_and_its_instance_competes_again",
                 "answer_after_the_lease_grants_no_control",
-                "terminate_ends_an_instance_whose_drive_hangs",
+                "sigterm_ends_an_instance_whose_drive_hangs",
                 "a_maker_that_dies_before_its_record_is_followed_after_the_longest_lease",
                 "a_holder_that_dies_with_its_machine_is_followed_within_a_lease_and_a_poll",
             ],
@@ -364,7 +364,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
             (
                 "run_file",
                 &[
-                    "a_tree_that_ignores_terminate_is_killed_before_the_hand_over",
+                    "a_tree_that_ignores_sigterm_is_killed_before_the_hand_over",
                     "the_end_of_a_command_that_leaves_a_daemon_hands_over_when_the_daemon_is_gone",
                 ],
             ),
@@ -386,7 +386,7 @@ pub(crate) const GUARANTEES: &[Guarantee] = &[
                     "interrupt_hands_over",
                     "hangup_hands_over",
                     "quit_hands_over",
-                    "a_second_terminate_kills_at_once",
+                    "a_second_sigterm_kills_at_once",
                 ],
             ),
             (

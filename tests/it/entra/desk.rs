@@ -16,7 +16,7 @@ use crate::support::await_for;
 pub(crate) const MARK: &str = "t0k3n-0f-3ntra";
 
 #[derive(Clone, Debug, PartialEq, Eq)]
-pub(crate) enum Capabilities {
+pub(crate) enum Manner {
     /// Issues a token for this many seconds.
     Issue(u64),
     Hang,
@@ -30,7 +30,7 @@ pub(crate) struct Asked {
 }
 
 struct DeskState {
-    manner: Capabilities,
+    manner: Manner,
     asked: Vec<Asked>,
     issued: Vec<String>,
     over: bool,
@@ -75,7 +75,7 @@ impl Desk {
         let listener = TcpListener::bind(("127.0.0.1", 0)).expect("a port");
         let port = listener.local_addr().expect("it is bound").port();
         let state = Arc::new(Mutex::new(DeskState {
-            manner: Capabilities::Issue(super::HOUR),
+            manner: Manner::Issue(super::HOUR),
             asked: Vec::new(),
             issued: Vec::new(),
             over: false,
@@ -104,7 +104,7 @@ impl Desk {
     }
 
     /// Changes the reaction, even to requests that wait.
-    pub(crate) fn set(&self, manner: Capabilities) {
+    pub(crate) fn set(&self, manner: Manner) {
         lock(&self.state).manner = manner;
     }
 
@@ -171,7 +171,7 @@ fn serve(stream: TcpStream, secure: bool, state: &Mutex<DeskState>) {
         let mut state = lock(state);
         match state.manner.clone() {
             _ if state.over => return,
-            Capabilities::Issue(seconds) => {
+            Manner::Issue(seconds) => {
                 let token = token(seconds);
                 state.issued.push(token.clone());
                 let now = SystemTime::now().duration_since(UNIX_EPOCH);
@@ -188,8 +188,8 @@ fn serve(stream: TcpStream, secure: bool, state: &Mutex<DeskState>) {
                 .to_string();
                 break (200, text);
             }
-            Capabilities::Answer(status, text) => break (status, text),
-            Capabilities::Hang => {}
+            Manner::Answer(status, text) => break (status, text),
+            Manner::Hang => {}
         }
         drop(state);
         std::thread::sleep(Duration::from_millis(10));

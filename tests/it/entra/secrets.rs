@@ -9,21 +9,21 @@ use trafficcop_lease::record::Candidate;
 use trafficcop_lease::{Competitor, LeaseStore};
 
 use super::*;
-use crate::entra::desk::Capabilities;
+use crate::entra::desk::Manner;
 use crate::support::processes;
 
 #[test]
 fn outputs_and_processes_show_no_secret() {
     let stage = Stage::new("secrets");
     let (status, events) = (stage.scene.path("status"), stage.scene.path("events"));
-    stage.desk.set(Capabilities::Issue(6));
+    stage.desk.set(Manner::Issue(6));
     let run = stage.with_secret(stage.run()).args(["-v", "--log", "json"]);
     let run = run.arg("--status-file").arg(&status);
     let run = run.arg("--event-log").arg(&events);
     let mut one = stage.instance(run, "one", &["--children", "1"]);
     stage.scene.journal.await_tag(What::Beat, "one");
     stage.desk.await_asked(2);
-    stage.desk.set(Capabilities::Answer(500, "no".into()));
+    stage.desk.set(Manner::Answer(500, "no".into()));
     one.await_log("no new token");
 
     let all = processes::marked(stage.scene.directory());
@@ -41,7 +41,7 @@ fn outputs_and_processes_show_no_secret() {
             no_secret(&text);
         }
     }
-    stage.desk.set(Capabilities::Issue(HOUR));
+    stage.desk.set(Manner::Issue(HOUR));
     stage.let_end("one");
     assert_eq!(one.wait(), Ended::Code(0), "{}", one.stderr());
     let read = |path| std::fs::read_to_string(path).expect("written");
@@ -125,10 +125,10 @@ fn libraries_show_no_secret_at_their_highest_log_level() {
             let blob = Blob::open(&lock, &competitor).expect("a store");
             let later = || trafficcop::Instant::now() + crate::support::WAIT_LIMIT;
             let refusal = format!(r#"{{"error":"x","error_description":"{SECRET}"}}"#);
-            stage.desk.set(Capabilities::Answer(401, refusal));
+            stage.desk.set(Manner::Answer(401, refusal));
             let said = blob.acquire(later()).await.expect_err("refused");
             told += &format!("{said} {said:?}");
-            stage.desk.set(Capabilities::Issue(HOUR));
+            stage.desk.set(Manner::Issue(HOUR));
             while let Err(said) = blob.acquire(later()).await {
                 told += &format!("{said} {said:?}");
                 tokio::time::sleep(std::time::Duration::from_millis(50)).await;

@@ -1,5 +1,5 @@
 use super::*;
-use crate::entra::desk::Capabilities;
+use crate::entra::desk::Manner;
 
 #[test]
 fn they_look_and_intervene_with_a_token() {
@@ -37,7 +37,7 @@ fn they_look_and_intervene_with_a_token() {
     stage.let_end("one");
     let _ = one.wait();
 
-    stage.desk.set(Capabilities::Answer(
+    stage.desk.set(Manner::Answer(
         400,
         r#"{"error":"invalid_request","error_description":"Identity not found"}"#.into(),
     ));

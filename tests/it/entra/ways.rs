@@ -3,7 +3,7 @@
 use std::os::unix::fs::PermissionsExt as _;
 
 use super::*;
-use crate::entra::desk::Capabilities;
+use crate::entra::desk::Manner;
 use crate::support::namespaces::network_or_say_so;
 
 /// Checks that it gets control, names this credential, and the command ends well.
@@ -167,7 +167,7 @@ fn refused_secret_exits_77_with_the_reason_and_is_not_shown() {
     let stage = Stage::new("way-refused");
     let why = format!("AADSTS7000215: Invalid client secret '{SECRET}' provided. Trace ID: 123");
     let text = serde_json::json!({"error": "invalid_client", "error_description": why}).to_string();
-    stage.desk.set(Capabilities::Answer(401, text));
+    stage.desk.set(Manner::Answer(401, text));
     let finished = stage.with_secret(stage.run()).shell("echo run").finish();
     refused(
         &finished,

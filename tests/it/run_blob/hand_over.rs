@@ -68,7 +68,7 @@ fn the_end_of_the_command_hands_over() {
 }
 
 #[test]
-fn terminate_hands_over() {
+fn sigterm_ends_the_command_and_hands_over() {
     hand_over(
         "by-term",
         &[],
@@ -78,7 +78,7 @@ fn terminate_hands_over() {
 }
 
 #[test]
-fn a_tree_that_ignores_terminate_is_killed_before_the_hand_over() {
+fn a_tree_that_ignores_sigterm_is_killed_before_the_hand_over() {
     hand_over(
         "by-kill",
         &A_TREE,

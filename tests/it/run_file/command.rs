@@ -77,7 +77,7 @@ fn supervisor_ends_as_its_command_does() {
 }
 
 #[test]
-fn a_command_that_catches_terminate_has_its_grace_and_its_own_status() {
+fn a_command_that_catches_sigterm_has_its_grace_and_its_own_status() {
     let scene = Scene::new();
     let mut one = instance(&scene, "one", &["--grace", "10m"], &["--term", "300:5"]);
     scene.journal.await_tag(What::Beat, "one");
@@ -87,7 +87,7 @@ fn a_command_that_catches_terminate_has_its_grace_and_its_own_status() {
 }
 
 #[test]
-fn a_second_terminate_kills_at_once() {
+fn a_second_sigterm_kills_at_once() {
     let scene = Scene::new();
     let mut one = instance(&scene, "one", &["--grace", "10m"], &A_TREE);
     scene.journal.await_tag(What::Beat, "one/daemon");

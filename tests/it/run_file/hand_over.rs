@@ -51,7 +51,7 @@ fn the_end_of_a_command_that_leaves_a_daemon_hands_over_when_the_daemon_is_gone(
 }
 
 #[test]
-fn terminate_hands_over() {
+fn sigterm_ends_the_command_and_hands_over() {
     hand_over(&[], |_, first| first.signal(Signal::SIGTERM), TERM);
 }
 
@@ -76,12 +76,12 @@ fn the_death_of_the_supervisor_hands_over() {
 }
 
 #[test]
-fn a_tree_that_ignores_terminate_is_killed_before_the_hand_over() {
+fn a_tree_that_ignores_sigterm_is_killed_before_the_hand_over() {
     hand_over(&A_TREE, |_, first| first.signal(Signal::SIGTERM), KILL);
 }
 
 #[test]
-fn the_death_of_the_supervisor_hands_over_when_a_tree_that_ignores_terminate_is_gone() {
+fn the_death_of_the_supervisor_hands_over_when_a_tree_that_ignores_sigterm_is_gone() {
     hand_over(&A_TREE, |_, first| first.signal(Signal::SIGKILL), KILL);
 }
 

@@ -120,7 +120,7 @@ fn on_the_last_attempt_it_is_dead_lettered_with_the_real_reason() {
 }
 
 #[test]
-fn without_a_number_of_ours_the_queue_s_own_counts() {
+fn without_max_attempts_the_queue_s_own_number_counts() {
     let stage = Stage::of(
         Settings::default(),
         QueueSettings {

@@ -83,7 +83,7 @@ fn answer_after_the_lease_grants_no_control() {
 }
 
 #[test]
-fn terminate_ends_an_instance_whose_drive_hangs() {
+fn sigterm_ends_an_instance_whose_drive_hangs() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
     let grace = ["--grace", "1s"];
@@ -129,7 +129,7 @@ fn a_release_waits_for_an_announcement_that_is_under_way() {
 }
 
 #[test]
-fn a_standby_whose_drive_hangs_is_ended_by_terminate() {
+fn a_standby_whose_drive_hangs_is_ended_by_sigterm() {
     let Some(drive) = Drive::new() else { return };
     let (scene, here, there) = (Scene::new(), drive.mount(), drive.mount());
     let one = instance(&scene, &here.path("lock"), "one", &[], &[]);
@@ -148,7 +148,7 @@ fn a_standby_whose_drive_hangs_is_ended_by_terminate() {
 }
 
 #[test]
-fn terminate_ends_an_instance_whose_first_look_hangs_while_it_lists_the_versions() {
+fn sigterm_ends_an_instance_whose_first_look_hangs_while_it_lists_the_versions() {
     let Some(drive) = Drive::new() else { return };
     let (scene, view) = (Scene::new(), drive.mount());
     let lock = view.path("lock");

@@ -8,7 +8,7 @@ use nix::sys::signal::Signal;
 
 use crate::support::await_for;
 use crate::support::instance::{Ended, Run};
-use crate::support::metadata::{Capabilities, Metadata};
+use crate::support::metadata::{Manner, Metadata};
 use crate::support::scene::Scene;
 
 const ENDPOINT: &str = "TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT";
@@ -116,11 +116,11 @@ fn a_standby_is_cordoned_too_and_then_stands_by_again() {
 #[test]
 fn failing_metadata_service_stops_no_command() {
     for manner in [
-        Capabilities::Status(404),
-        Capabilities::Status(500),
-        Capabilities::Nonsense("<html>"),
-        Capabilities::Nonsense(r#"{"Events": "none"}"#),
-        Capabilities::Hangs,
+        Manner::Status(404),
+        Manner::Status(500),
+        Manner::Nonsense("<html>"),
+        Manner::Nonsense(r#"{"Events": "none"}"#),
+        Manner::Hangs,
     ] {
         let scene = Scene::new();
         let metadata = Metadata::of("web-1");
@@ -226,7 +226,7 @@ fn metadata_service_is_not_queried_unless_enabled() {
     let scene = Scene::new();
     let metadata = Metadata::of("web-1");
     metadata.announce("x", "Reboot", "web-1");
-    metadata.answers(Capabilities::Hangs);
+    metadata.answers(Manner::Hangs);
     let finished = scene
         .run_on_file()
         .env(ENDPOINT, &metadata.url)

@@ -46,7 +46,7 @@ fn scene() -> Scene {
 }
 
 #[test]
-fn they_are_the_command_s_and_addressed_to_it() {
+fn sockets_are_handed_to_the_command_and_addressed_to_it() {
     let scene = scene();
     let hook = format!("set -- hook; {TELL}");
     let hooks = ["--on-acquire", &*hook, "--on-lost", &*hook];
