@@ -58,7 +58,7 @@ exit\t'Exit 70 (or 71 if an overlap cannot be excluded)'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, by the first way that works'
+entra\t'A token from Entra ID, obtained in the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
@@ -129,7 +129,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l poison-qu
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, by the first way that works'
+entra\t'A token from Entra ID, obtained in the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
@@ -187,7 +187,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l store -
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, by the first way that works'
+entra\t'A token from Entra ID, obtained in the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
@@ -201,7 +201,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l store -d 
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, by the first way that works'
+entra\t'A token from Entra ID, obtained in the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
@@ -215,7 +215,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l store -d
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, by the first way that works'
+entra\t'A token from Entra ID, obtained in the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
@@ -230,7 +230,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l store -d
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, by the first way that works'
+entra\t'A token from Entra ID, obtained in the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
@@ -245,7 +245,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l store -d
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, by the first way that works'
+entra\t'A token from Entra ID, obtained in the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
@@ -262,7 +262,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l store -
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, by the first way that works'
+entra\t'A token from Entra ID, obtained in the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
@@ -292,7 +292,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l lease -d
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth -d 'Which credential in the environment to use' -r -f -a "auto\t'The only one that is set, or Entra ID if none is'
 key\t'The account\'s key'
 sas\t'A shared access signature'
-entra\t'A token of Entra ID, by the first way that works'
+entra\t'A token from Entra ID, obtained in the first way that works'
 workload\t'A token of Entra ID by workload identity'
 managed\t'A token of Entra ID by the machine\'s managed identity'
 cli\t'A token of Entra ID of the account logged in with the Azure CLI'"

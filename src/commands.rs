@@ -14,14 +14,12 @@ use std::sync::Once;
 use std::time::Duration;
 
 use crate::args;
-use crate::azure::Account;
 use crate::clock::Instant;
-use crate::config::{Named, UsageError, options};
+use crate::config::{Lock, UsageError, options};
 use crate::core::Failure;
-use crate::host::{self, variable};
-use crate::lease::helper::HelperLock;
+use crate::lease::LockInfo;
+use crate::lease::blob::{Target, TargetError};
 use crate::lease::inspect::{Inspector, LockState, LockStatus};
-use crate::lease::{NamedLock as _, at_path, blob};
 use crate::report::answer;
 use crate::runtime::runtime;
 
@@ -41,18 +39,9 @@ const FILE: Duration = Duration::from_secs(6);
 // A container's list can have hundreds of pages, each a request.
 const LISTING: Duration = Duration::from_secs(120);
 
-fn named(typed: &args::TheLock) -> Result<Named<'_>, UsageError> {
-    let (blob, file) = (typed.blob.as_deref(), typed.file.as_deref());
-    Named::new(blob, file, typed.store.as_deref())
-}
-
-fn account(
-    target: &blob::Target,
-    emulator: bool,
-    access: &args::Access,
-) -> Result<Account, UsageError> {
-    let options = options(emulator, access);
-    Account::find(&variable, &options, target.url()).map_err(|why| UsageError::new(why.to_string()))
+fn named(typed: &args::TheLock) -> Result<Lock, UsageError> {
+    let options = options(typed.emulator, &typed.access);
+    Lock::named(&typed.blob, &typed.file, &typed.store, options)
 }
 
 struct Seen {
@@ -71,6 +60,7 @@ impl Seen {
 }
 
 struct LockTarget {
+    info: LockInfo,
     inspector: Box<dyn Inspector>,
     // `watch` would repeat the warning with each look.
     warned: Once,
@@ -78,8 +68,7 @@ struct LockTarget {
 
 impl LockTarget {
     fn of(typed: &args::TheLock) -> anyhow::Result<LockTarget> {
-        let named = named(typed)?;
-        LockTarget::open(named, blob::Target::parse, typed.emulator, &typed.access)
+        LockTarget::open(&named(typed)?, Target::parse)
     }
 
     /// Opens a container, a directory or a helper's prefix.
@@ -91,41 +80,31 @@ impl LockTarget {
             )
             .into());
         }
-        let (blob, file) = (typed.blob.as_deref(), typed.file.as_deref());
-        let named = Named::new(blob, file, typed.store.as_deref())?;
-        let parse = blob::Target::of_listing;
-        LockTarget::open(named, parse, typed.emulator, &typed.access)
+        let options = options(typed.emulator, &typed.access);
+        let named = Lock::named(&typed.blob, &typed.file, &typed.store, options)?;
+        LockTarget::open(&named, Target::of_listing)
     }
 
     /// Sends no request yet.
     fn open(
-        named: Named<'_>,
-        parse: fn(&str) -> Result<blob::Target, blob::TargetError>,
-        emulator: bool,
-        access: &args::Access,
+        named: &Lock,
+        parse: fn(&str) -> Result<Target, TargetError>,
     ) -> anyhow::Result<LockTarget> {
-        let inspector: Box<dyn Inspector> = match named {
-            Named::Blob(text) => {
-                let target = parse(text).map_err(|why| UsageError::new(why.to_string()))?;
-                let account = account(&target, emulator, access)?;
-                Box::new(blob::BlobInspector::open(target, &account)?)
-            }
-            // The files there, not a flag, tell whether it is kept as on a shared drive.
-            Named::File(path) => at_path(path, false, 1)?.inspector()?,
-            Named::Store(helper, name) => {
-                HelperLock::new(helper, name, host::path().as_deref())?.inspector()?
-            }
-        };
+        let lock = named.find(1, parse, |account| account)?;
         Ok(LockTarget {
-            inspector,
+            info: lock.info(),
+            inspector: lock.inspector()?,
             warned: Once::new(),
         })
     }
 
     /// Returns when to give up; a drive that hangs has one limit for everything.
     fn limit(&self) -> Instant {
-        let hangs = self.inspector.hangs();
-        Instant::now() + if hangs { FILE } else { LISTING }
+        Instant::now()
+            + match self.info.look_can_hang {
+                true => FILE,
+                false => LISTING,
+            }
     }
 
     async fn look(&self) -> Result<LockStatus, Failure> {
@@ -134,7 +113,7 @@ impl LockTarget {
 
     async fn look_patiently(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
         // A second look would wait behind the first, for the same server.
-        if self.inspector.hangs() {
+        if self.info.look_can_hang {
             return self.inspector.look(give_up_at).await;
         }
         for _ in 1..TRIES {
@@ -195,7 +174,7 @@ impl LockTarget {
         let names: Vec<String> = seen.all.iter().map(state).collect();
         Err(UsageError::new(format!(
             "{} is the name of slots: name one of them: {}",
-            self.inspector.address(),
+            self.info.address,
             names.join(", ")
         ))
         .into())

@@ -16,15 +16,18 @@ use time::OffsetDateTime;
 
 use super::{LockTarget, answer};
 use crate::args;
+use crate::azure::Account;
 use crate::clock::Instant;
 use crate::commands;
-use crate::config::{self, Named, UsageError};
+use crate::config::{self, Lock, UsageError};
 use crate::core::{Bell, Budget, Ring};
 use crate::doorbell::{Doorbell, DoorbellAddress, Unbound};
 use crate::exit::{self, ExitAction};
 use crate::guardian::containment::{Cgroup, Pidns};
 use crate::guardian::{self, Contain, Program, Setup};
+use crate::host::variable;
 use crate::lease;
+use crate::lease::blob::Target;
 use crate::lease::inspect::LockState;
 use crate::report;
 use crate::units::show;
@@ -155,7 +158,7 @@ impl Findings {
 
 pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
     let named = commands::named(&typed.lock)?;
-    let on_blob = matches!(named, Named::Blob(_));
+    let on_blob = matches!(named, Lock::Blob { .. });
     let budget = config::budget(&typed.lease, on_blob, &None, &None)?;
     let wanted = typed.doorbell.clone().transpose()?;
     let begin = |lock: String| {
@@ -163,15 +166,14 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
         examine_machine(&mut findings);
         findings
     };
-    let mut host = None;
     let mut findings = match named {
-        Named::Blob(text) => {
-            let target =
-                lease::blob::Target::parse(text).map_err(|why| UsageError::new(why.to_string()))?;
+        Lock::Blob {
+            target, options, ..
+        } => {
+            let target = Target::parse(&target).map_err(|why| UsageError::new(why.to_string()))?;
             let mut findings = begin(format!("{}/{}", target.container(), target.name()));
-            match commands::account(&target, typed.lock.emulator, &typed.lock.access) {
+            match Account::find(&variable, &options, target.url()) {
                 Ok(account) => {
-                    host = account.endpoint().host_str().map(str::to_owned);
                     commands::run(async {
                         blob::examine(&mut findings, &target, &account, &budget).await;
                         Ok(())
@@ -184,27 +186,22 @@ pub(crate) fn doctor(typed: &args::Doctor) -> anyhow::Result<ExitAction> {
             }
             findings
         }
-        Named::File(path) => {
-            let path = absolute(path)?;
+        Lock::File { path, .. } => {
+            let path = absolute(&path)?;
             let mut findings = begin(path.display().to_string());
             file::examine(&mut findings, &path, &budget, typed.mkdir_is_exclusive);
             findings
         }
-        Named::Store(helper, name) => {
+        Lock::Store { helper, name } => {
             let mut findings = begin(format!("{helper}:{name}"));
-            store::examine(&mut findings, helper, name, &budget);
+            store::examine(&mut findings, &helper, &name, &budget);
             findings
         }
     };
     if let Some(wanted) = wanted {
-        let rings = match named {
-            Named::File(path) => lease::at_path(path, false, 1)?.uses_doorbell(),
-            Named::Blob(_) | Named::Store(..) => true,
-        };
-        if rings {
-            let target = LockTarget::of(&typed.lock)?;
-            let host = host.as_deref();
-            commands::run(examine_doorbell(&mut findings, wanted, host, &target))?;
+        let target = LockTarget::of(&typed.lock)?;
+        if target.info.uses_doorbell {
+            commands::run(examine_doorbell(&mut findings, wanted, &target))?;
         } else {
             let found = "does nothing here: on a local file the kernel wakes the standby";
             findings.add(DOORBELL, ok(found));
@@ -325,10 +322,9 @@ const RING_TIMEOUT: Duration = Duration::from_secs(5);
 async fn examine_doorbell(
     findings: &mut Findings,
     wanted: DoorbellAddress,
-    host: Option<&str>,
     target: &LockTarget,
 ) -> anyhow::Result<()> {
-    let rung = ring(wanted, host).await;
+    let rung = ring(wanted, target.info.host.as_deref()).await;
     findings.add(DOORBELL, rung.unwrap_or_else(|why| fail(why, "")));
     // An earlier check has reported it.
     let Ok(holder) = target.look_patiently(target.limit()).await else {

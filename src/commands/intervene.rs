@@ -23,7 +23,7 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     let target = LockTarget::of(&typed.lock)?;
     let seen = run(target.look_at_one())?;
     let view = LockView::of(&seen, OffsetDateTime::now_utc());
-    let shortest = target.inspector.capabilities().shortest_break;
+    let shortest = target.info.shortest_break;
     if let Some(shortest) = shortest {
         refuse_short(period, shortest)?;
     }
@@ -180,7 +180,7 @@ pub(crate) fn reset(typed: &args::Reset) -> anyhow::Result<ExitAction> {
         let why = "the lock is held, and its holder may be running this task (wait until it is free, or add --force)";
         return nothing(&(view.lines() + why));
     }
-    let force_breaks = target.inspector.capabilities().force_breaks;
+    let force_breaks = target.info.force_breaks;
     let what = view.lines() + &consequence_of_reset(&tasks, force_breaks, seen.state) + "\n";
     if let Some(leave) = refused(&what, typed.yes, "Forget it?", "forgotten", not_forgotten)? {
         return Ok(leave);

@@ -61,7 +61,7 @@ pub(crate) fn list(typed: &args::List) -> anyhow::Result<ExitAction> {
     };
     // On stderr: an empty list is a right answer, and a script continues with it.
     if view.is_empty() {
-        tracing::warn!("there are no locks in {}", target.inspector.address());
+        tracing::warn!("there are no locks in {}", &target.info.address);
     }
     answer(&text, ExitAction::Status(0))
 }
@@ -108,7 +108,7 @@ pub(crate) fn watch(typed: &args::Watch) -> anyhow::Result<ExitAction> {
                 // At the first look it never passes; after a success it does.
                 Err(fatal @ Failure::Fatal { .. }) if last.is_empty() => return Err(fatal.into()),
                 Err(failure) => {
-                    let unknown = LockView::unknown(target.inspector.address());
+                    let unknown = LockView::unknown(target.info.address.clone());
                     (vec![unknown], false, Some(failure.to_string()))
                 }
             };

@@ -2,8 +2,10 @@
 //! own folder.
 
 use std::ffi::OsString;
+use std::fmt::Display;
 use std::path::{Path, PathBuf};
 use std::slice;
+use std::sync::Arc;
 use std::time::Duration;
 
 use super::UsageError;
@@ -12,48 +14,12 @@ use super::look::in_time;
 use super::outputs::is_one_of;
 use super::policy::longest_poll;
 use crate::args;
-use crate::azure::AuthOptions;
+use crate::azure::{Account, AuthOptions};
 use crate::host;
-use crate::lease::NamedLock as _;
+use crate::lease::blob::{BlobLock, Target, TargetError};
 use crate::lease::helper::HelperLock;
 use crate::lease::slots::path_of;
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Named<'a> {
-    Blob(&'a str),
-    File(&'a Path),
-    /// Helper, and the name of its entry.
-    Store(&'a str, &'a str),
-}
-
-impl<'a> Named<'a> {
-    /// Returns the lock, which one flag must name.
-    pub(crate) fn new(
-        blob: Option<&'a str>,
-        file: Option<&'a Path>,
-        store: Option<&'a str>,
-    ) -> Result<Named<'a>, UsageError> {
-        match (blob, file, store) {
-            (Some(""), ..) => refuse!("--blob is empty: name a CONTAINER/NAME or a URL"),
-            (_, Some(file), _) if file.as_os_str().is_empty() => {
-                refuse!("--file is empty: name a path")
-            }
-            (Some(blob), ..) => Ok(Named::Blob(blob)),
-            (_, Some(file), _) => Ok(Named::File(file)),
-            (.., Some(store)) => match store.split_once(':') {
-                Some((helper, name)) if !helper.is_empty() && !name.is_empty() => {
-                    Ok(Named::Store(helper, name))
-                }
-                _ => refuse!(
-                    "--store {store}: name a helper and its entry (for list, a prefix), as in --store etcd:locks/x"
-                ),
-            },
-            _ => refuse!(
-                "no lock: name one with --blob CONTAINER/NAME, --file PATH or --store HELPER:NAME"
-            ),
-        }
-    }
-}
+use crate::lease::{self, NamedLock};
 
 /// Lock, checked as far as that needs no store.
 #[derive(Clone, Debug, PartialEq, Eq)]
@@ -79,29 +45,112 @@ pub(crate) enum Lock {
 }
 
 impl Lock {
+    /// Returns the lock to compete for.
     pub(super) fn new(typed: &args::Common) -> Result<Lock, UsageError> {
-        let named = Named::new(
-            typed.blob.as_deref(),
-            typed.file.as_deref(),
-            typed.store.as_deref(),
-        )?;
-        Ok(match named {
-            Named::Blob(target) => Lock::Blob {
-                target: target.to_owned(),
-                options: options(typed.emulator, &typed.access),
-                create: !typed.no_create,
-                page_blob: typed.page_blob.clone().transpose()?,
+        let options = options(typed.emulator, &typed.access);
+        let mut named = Lock::named(&typed.blob, &typed.file, &typed.store, options)?;
+        match &mut named {
+            Lock::Blob {
+                create, page_blob, ..
+            } => {
+                *create = !typed.no_create;
+                *page_blob = typed.page_blob.clone().transpose()?;
+            }
+            Lock::File {
+                shared,
+                mkdir_is_exclusive,
+                ..
+            } => (*shared, *mkdir_is_exclusive) = (typed.shared, typed.mkdir_is_exclusive),
+            Lock::Store { .. } => {}
+        }
+        Ok(named)
+    }
+
+    /// Returns the lock that one flag must name, to look at it: the files there, not a flag, tell whether it is
+    /// kept as on a shared drive.
+    pub(crate) fn named(
+        blob: &Option<String>,
+        file: &Option<PathBuf>,
+        store: &Option<String>,
+        options: AuthOptions,
+    ) -> Result<Lock, UsageError> {
+        match (blob, file, store) {
+            (Some(blob), ..) if blob.is_empty() => {
+                refuse!("--blob is empty: name a CONTAINER/NAME or a URL")
+            }
+            (_, Some(file), _) if file.as_os_str().is_empty() => {
+                refuse!("--file is empty: name a path")
+            }
+            (Some(blob), ..) => Ok(Lock::Blob {
+                target: blob.clone(),
+                options,
+                create: false,
+                page_blob: None,
+            }),
+            (_, Some(file), _) => Ok(Lock::File {
+                path: file.clone(),
+                shared: false,
+                mkdir_is_exclusive: false,
+            }),
+            (.., Some(store)) => match store.split_once(':') {
+                Some((helper, name)) if !helper.is_empty() && !name.is_empty() => Ok(Lock::Store {
+                    helper: helper.to_owned(),
+                    name: name.to_owned(),
+                }),
+                _ => refuse!(
+                    "--store {store}: name a helper and its entry (for list, a prefix), as in --store etcd:locks/x"
+                ),
             },
-            Named::File(path) => Lock::File {
-                path: path.to_owned(),
-                shared: typed.shared,
-                mkdir_is_exclusive: typed.mkdir_is_exclusive,
-            },
-            Named::Store(helper, name) => Lock::Store {
-                helper: helper.to_owned(),
-                name: name.to_owned(),
-            },
+            _ => refuse!(
+                "no lock: name one with --blob CONTAINER/NAME, --file PATH or --store HELPER:NAME"
+            ),
+        }
+    }
+
+    /// Finds the lock, without a request to its store; `prepare` gets a blob's account first.
+    ///
+    /// This is the one way from settings to a store.
+    pub(crate) fn find(
+        &self,
+        slots: u32,
+        parse: fn(&str) -> Result<Target, TargetError>,
+        prepare: impl FnOnce(Account) -> Account,
+    ) -> Result<Arc<dyn NamedLock>, UsageError> {
+        Ok(match self {
+            Lock::Blob {
+                target,
+                options,
+                create,
+                page_blob,
+            } => {
+                let target = parse(target).map_err(|why| UsageError::new(why.to_string()))?;
+                let account = Account::find(&host::variable, options, target.url())
+                    .map_err(|why| UsageError::new(why.to_string()))?;
+                Arc::new(BlobLock {
+                    target,
+                    account: prepare(account),
+                    create: *create,
+                    page_blob: *page_blob,
+                })
+            }
+            Lock::File { path, shared, .. } => {
+                lease::at_path(path, *shared, slots).map_err(not_found)?
+            }
+            Lock::Store { helper, name } => {
+                let found = HelperLock::new(helper, name, host::path().as_deref());
+                Arc::new(found.map_err(not_found)?)
+            }
         })
+    }
+
+    pub(crate) fn mkdir_is_exclusive(&self) -> bool {
+        matches!(
+            self,
+            Lock::File {
+                mkdir_is_exclusive: true,
+                ..
+            }
+        )
     }
 
     pub(crate) fn path(&self) -> Option<&Path> {
@@ -156,4 +205,8 @@ impl Lock {
             is_one_of("--file", &path, &outer)
         })
     }
+}
+
+fn not_found(why: impl Display) -> UsageError {
+    UsageError::of_the_machine(why.to_string())
 }

@@ -31,7 +31,7 @@ pub(crate) use azure::options;
 pub(crate) use command::refuse_a_word_before;
 pub(crate) use elect::Telling;
 pub(crate) use health::Ask;
-pub(crate) use lock::{Lock, Named};
+pub(crate) use lock::Lock;
 pub(crate) use outputs::ANOTHER_S_LINK;
 pub(crate) use quote::quoted;
 pub(crate) use run::Config;

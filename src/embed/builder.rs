@@ -104,10 +104,12 @@ impl Builder {
         if path.as_os_str().is_empty() {
             return Err(Error::refused("the lock's path is empty: name a file"));
         }
-        // `false`: only the drive decides whether the kernel's lock is used. On a shared drive, that lock let three
-        // commands run at once.
+        // `false`: the file system alone tells whether the drive is shared. On a shared one the kernel's lock does
+        // not exclude other machines: three commands ran at once.
         let lock = lease::at_path(path, false, 1).map_err(not_opened)?;
-        lock.warn();
+        if let Some(warning) = lock.info().warning {
+            tracing::warn!("{warning}");
+        }
         // Opened now for an early error; closed again, since the identity may still change.
         drop(open(&*lock, &competitor(None, LEASE, None))?);
         let name = path.display().to_string();
@@ -145,17 +147,16 @@ impl Builder {
         self
     }
 
-    /// Sets the time between looks at a held lock (default 2 s, ±20 %). While the holder drains it is an
-    /// eighth, from 250 ms to 2 s. On a local disk the kernel wakes the instance.
+    /// Sets the time between looks at a held lock (default 2 s, ±20 %). While the holder drains, the instance looks
+    /// eight times as often, at least every 2 s and at most every 250 ms. On a local disk the kernel wakes it.
     pub fn poll(mut self, poll: Duration) -> Builder {
         self.poll = poll;
         self
     }
 
-    /// Tells standbys when this instance gives up control, and as a standby waits to be told: control passes
-    /// within milliseconds (default: off). It listens on TCP at `address`, which must be in a private network;
-    /// `None` takes a free port on the address towards the store. It has no effect on a local disk or a custom
-    /// store.
+    /// Passes control on within milliseconds (default: off): the holder tells its standbys when it gives up control.
+    /// The instance listens on TCP at `address`, which must be in a private network; `None` takes a free port on the
+    /// address from which this machine reaches the store. It has no effect on a local disk or a custom store.
     pub fn doorbell(mut self, address: Option<SocketAddr>) -> Builder {
         self.doorbell = Some(DoorbellAddress {
             ip: address.map(|address| address.ip()),
@@ -229,10 +230,11 @@ impl Builder {
         let (Some(wanted), LockPlace::Named(lock)) = (self.doorbell, &self.place) else {
             return Ok(None);
         };
-        if !lock.uses_doorbell() {
+        let info = lock.info();
+        if !info.uses_doorbell {
             return Ok(None);
         }
-        let bound = Doorbell::bind(wanted, lock.host().as_deref())
+        let bound = Doorbell::bind(wanted, info.host.as_deref())
             .map_err(|why| Error::refused(why.to_string()))?;
         bound.warn();
         Ok(Some(bound))
@@ -248,7 +250,7 @@ impl Builder {
         }
         match self.place {
             // Only a shared drive reports limits before it is opened, so the error can name it.
-            LockPlace::Named(lock) if !lock.leases().contains(&lease) => Err(Error::refused(
+            LockPlace::Named(lock) if !lock.info().leases.contains(&lease) => Err(Error::refused(
                 format!("a lease on a shared drive lasts 10 to 60 s, not {lease:?}"),
             )),
             LockPlace::Named(lock) => {

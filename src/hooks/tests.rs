@@ -113,7 +113,7 @@ fn standby_command_returns_when_control_is_gone() {
 }
 
 #[test]
-fn standby_s_deadline_is_the_lease_s_and_moves_with_renewals() {
+fn deadline_of_a_standby_command_is_that_of_the_lease_and_moves_with_renewals() {
     let mut hooks = standing(ALL);
     let effects = hooks.start(at(10), term(10));
     assert_eq!(effects[0], Effect::SetReleaseInfo);

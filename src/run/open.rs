@@ -3,15 +3,14 @@
 use std::sync::Arc;
 
 use crate::azure::Account;
-use crate::config::{Config, Lock, UsageError};
+use crate::config::{Config, UsageError};
 use crate::core::Ending;
 use crate::doorbell::{Doorbell, Unbound};
 use crate::guardian::SharedBytes;
 use crate::host;
-use crate::lease::helper::HelperLock;
 use crate::lease::record::Candidate;
 use crate::lease::slots::Slots;
-use crate::lease::{self, Competitor, LeaseStore, NamedLock, OpenError, SharedMemory, blob};
+use crate::lease::{self, Competitor, LeaseStore, OpenError, SharedMemory, blob};
 use crate::units::show;
 
 fn with_slots_to_look_at(slots: Slots, config: &Config) -> Slots {
@@ -30,13 +29,15 @@ pub(crate) struct Opened {
 
 /// Opens the store. The inner error means that the lock's local file cannot be opened.
 pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
-    let lock = named_lock(config)?;
-    let host = lock.host();
+    let lock = config
+        .lock
+        .find(config.slots, blob::Target::parse, prepared)?;
+    let info = lock.info();
     // Before the store is opened: its record has the doorbell's address.
     let doorbell = config
         .doorbell
-        .filter(|_| lock.uses_doorbell())
-        .map(|wanted| Doorbell::bind(wanted, host.as_deref()))
+        .filter(|_| info.uses_doorbell)
+        .map(|wanted| Doorbell::bind(wanted, info.host.as_deref()))
         .transpose()
         .map_err(|why| match why {
             Unbound::Machine(why) => UsageError::of_the_machine(why),
@@ -45,24 +46,21 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     if let Some(doorbell) = &doorbell {
         doorbell.warn();
     }
-    let leases = lock.leases();
-    if !leases.contains(&config.lease) {
-        let (shortest, longest) = leases.into_inner();
-        let place = match config.lock {
-            Lock::Store { .. } => "in a helper's store",
-            // A blob's lease was checked before.
-            Lock::Blob { .. } | Lock::File { .. } => "on a shared drive",
-        };
+    if !info.leases.contains(&config.lease) {
+        let (shortest, longest) = info.leases.into_inner();
         return Err(UsageError::new(format!(
-            "--lease {}: {place} a lease lasts {}s to {}s: take {}",
+            "--lease {}: {} a lease lasts {}s to {}s: take {}",
             show(config.lease),
+            info.place,
             shortest.as_secs(),
             longest.as_secs(),
             show(config.lease.clamp(shortest, longest)),
         ))
         .into());
     }
-    lock.warn();
+    if let Some(warning) = info.warning {
+        tracing::warn!("{warning}");
+    }
     let candidate = Candidate {
         bell: doorbell.as_ref().map(Doorbell::bell),
         ..config.candidate.clone()
@@ -71,13 +69,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
         task: config.task.clone(),
         memory: Some(release_memory),
         runtime_directories: lease::runtime_directories(host::runtime_directory().as_deref()),
-        mkdir_is_exclusive: matches!(
-            config.lock,
-            Lock::File {
-                mkdir_is_exclusive: true,
-                ..
-            }
-        ),
+        mkdir_is_exclusive: config.lock.mkdir_is_exclusive(),
         // A single lock's first attempt may run in this thread. Slots open later, when a command may run, and a
         // disk that hangs must not hold it up.
         in_place: config.slots == 1,
@@ -90,7 +82,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     };
     match opened {
         Ok(store) => {
-            // After a shorter one this instance would compete again before a polling standby looks.
+            // After a shorter cool-down this instance would compete again before a polling standby has looked.
             if !store.info().wakes {
                 config.refuse_short_cooldown()?;
             }
@@ -98,7 +90,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
         }
         // Opening touches only a local file, so the file failed and the settings are not at fault.
         Err(OpenError::File(error)) => Ok(Err(Ending::of_store(error.why, error.denied))),
-        // A name too long with a slot's number.
+        // The slot's number makes the name too long.
         Err(OpenError::Blob(error)) if config.slots > 1 => {
             Err(UsageError::new(error.to_string()).into())
         }
@@ -106,37 +98,14 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
     }
 }
 
-fn named_lock(config: &Config) -> anyhow::Result<Arc<dyn NamedLock>> {
-    let (target, options, create, page_blob) = match &config.lock {
-        Lock::Blob {
-            target,
-            options,
-            create,
-            page_blob,
-        } => (target, options, *create, *page_blob),
-        Lock::File { path, shared, .. } => return Ok(lease::at_path(path, *shared, config.slots)?),
-        Lock::Store { helper, name } => {
-            return Ok(Arc::new(HelperLock::new(
-                helper,
-                name,
-                host::path().as_deref(),
-            )?));
-        }
-    };
-    let target = blob::Target::parse(target).map_err(|why| UsageError::new(why.to_string()))?;
-    let account = Account::find(&host::variable, options, target.url())
-        .map_err(|why| UsageError::new(why.to_string()))?;
+/// Prepares the account for the guardian.
+fn prepared(account: Account) -> Account {
     #[cfg(feature = "entra")]
     let account = handed_on(account);
-    // Now: the guardian becomes a copy of this process.
+    // Before the guardian is forked: it has only what this process has by then.
     blob::prepare_orphan_release(account.clone());
     tracing::debug!("credential: {}", account.kind());
-    Ok(Arc::new(blob::BlobLock {
-        target,
-        account,
-        create,
-        page_blob,
-    }))
+    account
 }
 
 fn release_memory() -> Option<Arc<dyn SharedMemory>> {

@@ -20,7 +20,8 @@ use crate::queue::{About, Message};
 use crate::util::{flock, is_safe_from_others, ours_in};
 
 const PREFIX: &str = "trafficcop-message.";
-// The kernel limits one variable to 128 KiB, their sum by the stack's size: a sender could prevent the start (E2BIG).
+// The kernel limits each variable to 128 KiB, and all of them by the stack's size. Without a limit here, a message's
+// sender could keep the command from starting (E2BIG).
 const PROPERTIES_LIMIT: usize = 32 << 10;
 const MEMORY: &CStr = c"trafficcop-message";
 
@@ -207,7 +208,10 @@ fn remove(path: &Path) {
         fs::remove_dir_all(path)
     });
     if let Err(why) = removed {
-        tracing::warn!("cannot remove message {}: {why}; delete it", path.display());
+        tracing::warn!(
+            "cannot remove the message's directory {}: {why}: delete it by hand",
+            path.display()
+        );
     }
 }
 
@@ -232,8 +236,9 @@ pub(super) fn base(tmpdir: Option<OsString>, flag: &str) -> Result<PathBuf, Stri
             base.display()
         ))
     };
-    let Ok(found) = fs::metadata(&base) else {
-        return refuse("cannot be looked at");
+    let found = match fs::metadata(&base) {
+        Ok(found) => found,
+        Err(why) => return refuse(&format!("cannot be used: {why}")),
     };
     // A user who can rename a message's directory could replace the message.
     if !is_safe_from_others(&found) {
@@ -339,7 +344,7 @@ pub const FIELDS: &[(&str, &str)] = &[
         "encoding",
         "on a storage queue, how the body was read: text (as it was sent) or base64 (decoded)",
     ),
-    ("content_type", "the type of its content, by its sender"),
+    ("content_type", "the content's type, as its sender gave it"),
     (
         "properties",
         "the properties that the service and the sender gave it, by name",

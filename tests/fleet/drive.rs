@@ -392,7 +392,7 @@ impl Server {
             modified,
             device: 1,
             owner: nix::unistd::geteuid().as_raw(),
-            writable_by_others: false,
+            writable_by_group_or_others: false,
         }))
     }
 

@@ -10,8 +10,8 @@ use super::address::{
     SplitUrl, end_of, is_loopback, is_sas, names_the_emulator, parsed, safe, split_url,
 };
 use super::credential::{
-    Auth, AuthOptions, Credential, Env, Found, Offered, STORAGE, choose, connection_string,
-    unknown_part,
+    Auth, AuthOptions, Credential, Env, Found, Offered, STORAGE, choose,
+    parts_of_connection_string, unknown_part,
 };
 use super::proxy::Proxy;
 use super::transport::Client;
@@ -143,7 +143,7 @@ impl AccountBuilder {
     pub(super) fn connection_string(&mut self, text: &str) -> Result<()> {
         self.string = true;
         let part = self.service.part;
-        for (name, value) in connection_string(text, STRING)? {
+        for (name, value) in parts_of_connection_string(text, STRING)? {
             match name.as_str() {
                 "usedevelopmentstorage" => {
                     let is_true = value.eq_ignore_ascii_case("true");

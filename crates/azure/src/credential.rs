@@ -42,7 +42,7 @@ pub const LIBRARY_METHODS: &[(&str, &str)] = &[
     (SAS, "AccountCredential::sas()"),
 ];
 
-// All certificate authorities of a Linux distribution are a quarter of this.
+// The file with all of a Linux distribution's authorities has about a quarter of this size.
 const CA_FILE_LIMIT: u64 = 1024 * 1024;
 
 pub(super) type Env<'a> = dyn Fn(&str) -> Option<String> + 'a;
@@ -67,7 +67,7 @@ pub(super) fn refuse_quotes(name: &str, text: Option<&str>) -> Result<(), Accoun
     }
 }
 
-pub(super) fn connection_string<'a>(
+pub(super) fn parts_of_connection_string<'a>(
     text: &'a str,
     source: &str,
 ) -> Result<Vec<(String, &'a str)>, AccountError> {
@@ -113,7 +113,7 @@ impl AuthOptions {
     }
 }
 
-/// Kind of credential to take: the values of `--auth`, with their help.
+/// Kind of credential to take. The variants are the values of `--auth`, their comments its help.
 #[cfg_attr(feature = "clap", derive(clap::ValueEnum))]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum Auth {
@@ -124,7 +124,7 @@ pub enum Auth {
     Key,
     /// A shared access signature
     Sas,
-    /// A token of Entra ID, by the first way that works
+    /// A token from Entra ID, obtained in the first way that works
     Entra,
     /// A token of Entra ID by workload identity
     Workload,
@@ -150,7 +150,7 @@ pub enum Credential {
         /// The key.
         key: Secret,
     },
-    /// A shared access signature; a storage account's without its leading '?'.
+    /// A shared access signature. A leading '?' has been removed for a storage account.
     Sas(Secret),
     /// Tokens of Entra ID.
     #[cfg(feature = "entra")]
@@ -264,7 +264,7 @@ pub(super) fn choose<'a>(
             None => offered.token.map(|()| None),
         };
     }
-    // Variables name no managed identity: the machine has one or not.
+    // A managed identity contradicts nothing: no variable asks for it, the machine has one or not.
     let named = variables::named(env).filter(|_| cfg!(feature = "entra") && offered.token.is_ok());
     match (found, more, named) {
         (Some(key), Some(sas), _) => Err(contradiction(

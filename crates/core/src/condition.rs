@@ -55,7 +55,7 @@ impl Condition {
         answered.unwrap_or(Instant::ZERO)
     }
 
-    /// Opens a question. Returns the time until which a yes counts, no later than `end`.
+    /// Opens a question. Returns the time by which a yes must have arrived, no later than `end`.
     pub fn ask(&mut self, now: Instant, end: Instant) -> Instant {
         let give_up_at = (now + self.every.max(SHORTEST_TIMEOUT)).min(end);
         self.give_up_at = Some(give_up_at);

@@ -337,7 +337,7 @@ mod tests {
     }
 
     #[test]
-    fn a_release_moves_the_look_and_each_standby_s_by_its_rank() {
+    fn a_release_moves_the_look_of_each_standby_by_its_rank() {
         for rank in [0, 1, 40] {
             let mut doorbell = greeted(rank);
             assert_eq!(doorbell.look_at(), Instant::FOREVER);

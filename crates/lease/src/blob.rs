@@ -40,7 +40,7 @@ use super::inspect::Inspector;
 use super::once::OnceTask;
 use super::record::Record;
 use super::store::OpenError as NamedError;
-use super::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
+use super::{Competitor, LeaseStore, LockInfo, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
 use crate::errors::lost;
 use trafficcop_azure::{Account, Operation, ServiceClock, ServiceError};
 use trafficcop_core::clock::{self, Instant};
@@ -65,10 +65,21 @@ pub struct BlobLock {
 }
 
 impl NamedLock for BlobLock {
-    fn host(&self) -> Option<String> {
-        let url = self.target.url();
-        let url = url.unwrap_or_else(|| self.account.endpoint());
-        url.host_str().map(str::to_owned)
+    fn info(&self) -> LockInfo {
+        let endpoint = self.account.endpoint();
+        let url = self.target.url().unwrap_or(endpoint);
+        LockInfo {
+            address: self.target.blob_url(endpoint).to_string(),
+            place: "on a blob",
+            host: url.host_str().map(str::to_owned),
+            // Opening it checks the lease.
+            leases: Duration::ZERO..=Duration::MAX,
+            uses_doorbell: true,
+            look_can_hang: false,
+            shortest_break: Some(0),
+            force_breaks: true,
+            warning: None,
+        }
     }
 
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {

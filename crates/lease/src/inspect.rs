@@ -23,24 +23,13 @@ pub(super) const FORGETTING: Duration = Duration::from_secs(15);
 /// Looks and interventions, without competing for the lock.
 #[async_trait]
 pub trait Inspector: Send + Sync {
-    /// Returns the address, without a secret.
-    fn address(&self) -> String;
-
-    /// Returns what the store allows.
-    fn capabilities(&self) -> Capabilities;
-
-    /// Whether a look can hang: a second one would only wait behind it.
-    fn hangs(&self) -> bool {
-        false
-    }
-
     /// Looks once.
     ///
     /// # Errors
     /// `Fatal` if this is no lock or may not be looked at, `Transient` if the state is unknown.
     async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure>;
 
-    /// Lists the locks whose names begin with this lock's name followed by `suffix`; if both together are a
+    /// Lists the locks whose names begin with this lock's name followed by `suffix`; if that text names a
     /// directory, the locks in it. Leaves out those without a record, unless another program leased them for ever.
     ///
     /// # Errors
@@ -71,15 +60,6 @@ pub trait Inspector: Send + Sync {
     ) -> Result<ResetResult, Failure>;
 }
 
-/// Interventions that a store allows.
-#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Capabilities {
-    /// Shortest period of a break in seconds, besides 0; `None`: a kernel's lock cannot be broken.
-    pub shortest_break: Option<u8>,
-    /// Whether forgetting by force breaks the holder's lease first.
-    pub force_breaks: bool,
-}
-
 /// State of a lock.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub enum LockState {
@@ -103,7 +83,7 @@ pub struct LockStatus {
     pub lock: String,
     /// State.
     pub state: LockState,
-    /// Last record, perhaps an earlier holder's: a new one writes later, another program never.
+    /// Last record. It may be an earlier holder's: a new holder writes its own later, another program writes none.
     pub record: Option<Record>,
     /// Whether another program has an endless lease.
     pub foreign: bool,
@@ -113,8 +93,8 @@ pub struct LockStatus {
     pub problem: Option<String>,
     /// Whether some results are unreadable.
     pub unreadable: bool,
-    /// Text that changes with the record (a blob's ETag).
-    pub version: Option<String>,
+    /// Text that changes with the record: a blob's ETag.
+    pub tag: Option<String>,
 }
 
 impl LockStatus {

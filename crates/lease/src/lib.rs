@@ -21,7 +21,7 @@ pub mod version_record;
 
 pub use stamp::runtime_directories;
 pub use store::{
-    Competitor, LeaseStore, MakeMemory, NamedLock, OpenError, OrphanRelease, RecordUpdate,
-    StoreInfo, at_path, release_orphaned,
+    Competitor, LeaseStore, LockInfo, MakeMemory, NamedLock, OpenError, OrphanRelease,
+    RecordUpdate, StoreInfo, at_path, release_orphaned,
 };
 pub use trafficcop_core::util::SharedMemory;

@@ -96,16 +96,15 @@ impl Mount {
         self.kind.starts_with("nfs") && self.options.split(',').any(|option| option == "nocto")
     }
 
-    /// Logs a warning about a lock at `path`, if there is a reason.
-    pub fn warn_about(&self, path: &Path) {
-        if self.is_slow_to_tell() {
-            tracing::warn!(
-                path = %path.display(),
-                "this {} mount (nocto) shows changes of other machines late: nothing overlaps, but a hand-over \
-                 can take a minute",
-                self.kind
-            );
-        }
+    /// Returns a warning about a lock at `path`, if there is a reason.
+    pub(crate) fn warning(&self, path: &Path) -> Option<String> {
+        self.is_slow_to_tell().then(|| {
+            let (path, kind) = (path.display(), &self.kind);
+            format!(
+                "{path}: this {kind} mount (nocto) shows changes of other machines late: nothing overlaps, but a \
+                 hand-over can take a minute"
+            )
+        })
     }
 }
 

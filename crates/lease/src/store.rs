@@ -2,7 +2,6 @@
 //!
 //! A store decides nothing: the core decides what an error means.
 
-use std::ffi::OsString;
 use std::future::pending;
 use std::io;
 use std::ops::RangeInclusive;
@@ -20,6 +19,7 @@ use super::record::Candidate;
 use super::shared_file::{KEPT_VERSIONS, KeptVersions};
 use super::{SharedMemory, blob, file, helper, shared_file, slots};
 use trafficcop_core::clock::Instant;
+use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use trafficcop_core::{Failure, Grant, Outcome};
 
 /// Properties of a store.
@@ -222,30 +222,51 @@ impl From<OpenError> for Failure {
     }
 }
 
+/// Properties of a lock, known without a request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct LockInfo {
+    /// Address, without a secret.
+    pub address: String,
+    /// Where it is, in words: `on a shared drive`.
+    pub place: &'static str,
+    /// Host of its service.
+    pub host: Option<String>,
+    /// Range of lease lengths.
+    pub leases: RangeInclusive<Duration>,
+    /// Whether a holder can ring for its standbys; the kernel's waiters do not listen.
+    pub uses_doorbell: bool,
+    /// Whether a look can hang: a second one would only wait behind it.
+    pub look_can_hang: bool,
+    /// Shortest period of a break in seconds, besides 0; `None`: a kernel's lock cannot be broken.
+    pub shortest_break: Option<u8>,
+    /// Whether forgetting by force breaks the holder's lease first.
+    pub force_breaks: bool,
+    /// Warning for whoever competes for it.
+    pub warning: Option<String>,
+}
+
+impl LockInfo {
+    /// Returns the properties of a lock whose lease is a record that every instance may replace.
+    pub(crate) fn of_versions(address: String, place: &'static str) -> LockInfo {
+        LockInfo {
+            address,
+            place,
+            host: None,
+            leases: SHORTEST_LEASE..=LONGEST_LEASE,
+            uses_doorbell: true,
+            look_can_hang: false,
+            // No instance accepts a shorter lease.
+            shortest_break: u8::try_from(SHORTEST_LEASE.as_secs()).ok(),
+            force_breaks: false,
+            warning: None,
+        }
+    }
+}
+
 /// Lock by its name.
 pub trait NamedLock: Send + Sync {
-    /// Returns the range of lease lengths.
-    fn leases(&self) -> RangeInclusive<Duration> {
-        Duration::ZERO..=Duration::MAX
-    }
-
-    /// Returns the host of its service.
-    fn host(&self) -> Option<String> {
-        None
-    }
-
-    /// Whether a holder can ring for its standbys; the kernel's waiters do not listen.
-    fn uses_doorbell(&self) -> bool {
-        true
-    }
-
-    /// Logs warnings about this lock.
-    fn warn(&self) {}
-
-    /// Names the variables with credentials, which `--no-credentials` hides.
-    fn hides(&self) -> Vec<OsString> {
-        Vec::new()
-    }
+    /// Returns the properties.
+    fn info(&self) -> LockInfo;
 
     /// Opens the store.
     ///
@@ -294,7 +315,7 @@ mod tests {
     fn one_shared_slot_makes_all_slots_shared() {
         let dir = tempfile::tempdir().unwrap();
         let path = dir.path().join("sem");
-        let leases = |slots| at_path(&path, false, slots).unwrap().leases();
+        let leases = |slots| at_path(&path, false, slots).unwrap().info().leases;
         assert_eq!(leases(3), Duration::ZERO..=Duration::MAX);
         // A client of this disk's server got that slot first.
         std::fs::create_dir(dir.path().join("sem.2.versions")).unwrap();

@@ -30,7 +30,7 @@ pub const WIDTH: usize = 8192;
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Serialize, Deserialize)]
 #[serde(rename_all = "lowercase")]
-pub(super) enum State {
+pub(super) enum VersionState {
     Held,
     Draining,
     Released,
@@ -40,7 +40,7 @@ pub(super) enum State {
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct VersionRecord {
     pub version: Version,
-    pub(super) state: State,
+    pub(super) state: VersionState,
     pub(super) nonce: u128,
     pub(super) lease: Duration,
     pub record: Record,
@@ -51,7 +51,7 @@ pub struct VersionRecord {
 #[derive(Serialize, Deserialize)]
 struct Json {
     version: Version,
-    state: State,
+    state: VersionState,
     // As text: many JSON readers keep 53 bits of a number.
     nonce: String,
     lease_ms: u64,
@@ -79,13 +79,13 @@ impl VersionRecord {
         Claim {
             nonce: self.nonce,
             lease: self.lease,
-            released: self.state == State::Released,
+            released: self.state == VersionState::Released,
         }
     }
 
     pub(super) fn new(
         version: Version,
-        state: State,
+        state: VersionState,
         (nonce, lease): (u128, Duration),
         record: Record,
         unread: bool,
@@ -105,7 +105,7 @@ impl VersionRecord {
         // An operator's record repeats the tenure without its command. A take-over's number equals this one
         // only if a server forgot this tenure's versions.
         let theirs = &self.record;
-        self.state == State::Held
+        self.state == VersionState::Held
             && theirs.token == ours.token
             && theirs.command.is_empty()
             && (&theirs.host, theirs.pid, &theirs.since) == (&ours.host, ours.pid, &ours.since)
@@ -126,7 +126,7 @@ impl VersionRecord {
             )),
             _ => unreadable.then(|| UNREADABLE.to_owned()),
         };
-        let is_free = |record: &VersionRecord| record.state == State::Released;
+        let is_free = |record: &VersionRecord| record.state == VersionState::Released;
         LockStatus {
             name,
             lock,
@@ -137,7 +137,7 @@ impl VersionRecord {
             record: record.map(|record| record.record),
             problem,
             unreadable,
-            version: Some(version.to_string()),
+            tag: Some(version.to_string()),
             ..LockStatus::default()
         }
     }
@@ -149,7 +149,7 @@ impl VersionRecord {
         period: Option<Duration>,
         by: &str,
     ) -> Result<(VersionRecord, Duration), Broken> {
-        if self.state == State::Released {
+        if self.state == VersionState::Released {
             return Err(Broken::Free);
         }
         if self.record.token != seen.token {
@@ -159,8 +159,8 @@ impl VersionRecord {
         let record = VersionRecord {
             version: self.version.saturating_add(1),
             state: match after.is_zero() {
-                true => State::Released,
-                false => State::Held,
+                true => VersionState::Released,
+                false => VersionState::Held,
             },
             // Not the holder's nonce: its next renewal must find that it lost.
             nonce: fresh_nonce(),
@@ -185,7 +185,7 @@ impl VersionRecord {
         force: bool,
     ) -> Result<Result<VersionRecord, ResetResult>, Failure> {
         // Without a readable record, an instance may hold it.
-        let Some(mut free) = read.filter(|read| read.state == State::Released) else {
+        let Some(mut free) = read.filter(|read| read.state == VersionState::Released) else {
             // A version with other results would end the holder's tenure.
             return match force {
                 false => Ok(Err(ResetResult::Held)),
@@ -286,7 +286,7 @@ impl VersionRecord {
                 pid: line.pid,
                 since: line.since,
                 command: line.command,
-                draining: line.state == State::Draining,
+                draining: line.state == VersionState::Draining,
                 health: line.health,
                 bell: line.doorbell,
                 once: once.unwrap_or_default(),
@@ -313,7 +313,7 @@ pub(super) fn holder_info(record: Option<&VersionRecord>, due: Option<Instant>) 
         holder: some(&record.record.holder),
         token: Some(record.record.token),
         command: some(&record.record.command).map(Into::into),
-        draining: record.state == State::Draining,
+        draining: record.state == VersionState::Draining,
         since: some(&record.record.since).map(Into::into),
         expires: due,
         bell: record.record.bell.parse().ok().map(Box::new),
@@ -340,7 +340,7 @@ mod tests {
     fn record(version: Version) -> VersionRecord {
         VersionRecord {
             version,
-            state: State::Held,
+            state: VersionState::Held,
             nonce: 0xfeed,
             lease: Duration::from_secs(15),
             unread: false,

@@ -3,7 +3,7 @@
 //! # The token is enough
 //! The lock's token renews the lock and settles the message through `$management`, the queue's management node,
 //! which answers on every connection: a cut connection costs nothing. Only [`Settlement::Release`] needs the link
-//! that delivered the message. Without it the message is abandoned, which counts one attempt.
+//! that delivered the message. Without it the message is abandoned, which counts as an attempt.
 //!
 //! # When a settlement was not answered
 //! The caller repeats it while the lock lasts. If the service then knows no such lock (410), an earlier attempt
@@ -41,7 +41,7 @@ const LIMITED_FOR: Duration = Duration::from_secs(3600);
 
 pub(super) struct Held {
     shared: Arc<SharedConnection>,
-    lock: LockToken,
+    token: LockToken,
     ticket: Ticket,
     state: tokio::sync::Mutex<MessageLockState>,
     /// See [`LockDuration::reported`].
@@ -60,7 +60,7 @@ struct MessageLockState {
 impl Held {
     pub(super) fn new(
         shared: Arc<SharedConnection>,
-        lock: LockToken,
+        token: LockToken,
         ticket: Ticket,
         t0: Instant,
         length: Duration,
@@ -73,7 +73,7 @@ impl Held {
         };
         Held {
             shared,
-            lock,
+            token,
             ticket,
             state: tokio::sync::Mutex::new(state),
             lasts: Mutex::new(None),
@@ -115,11 +115,11 @@ impl Held {
         let mut connection = self.connection(WHAT, give_up_at).await?;
         loop {
             let (t0, sent) = (Instant::now(), wall());
-            match connection.renew(self.lock, give_up_at).await {
+            match connection.renew(self.token, give_up_at).await {
                 Ok(until) => {
                     let lock_duration = &self.shared.lock_duration;
                     state.t0 = t0;
-                    // A renewal without an end gives no new length.
+                    // If the answer does not say when the lock ends, the length stays.
                     if until.is_some() {
                         state.length = lock_duration.of(until, wall(), t0);
                     }
@@ -154,11 +154,11 @@ impl Held {
             return connection.dispose(self.ticket, how, give_up_at).await;
         }
         let by_token = match how {
-            // It counts one attempt, but otherwise the message would stay locked.
+            // A retry counts as an attempt, but without it the message would stay locked.
             Settlement::Release => &Settlement::Retry(Duration::ZERO),
             _ => how,
         };
-        connection.settle(self.lock, by_token, give_up_at).await?;
+        connection.settle(self.token, by_token, give_up_at).await?;
         // Only after the answer, since `forget` also settles the message on its link. Without `forget`, the AMQP
         // library keeps 270 bytes for each message until the connection ends.
         connection.forget(self.ticket, how);
@@ -243,13 +243,13 @@ impl Lock for Held {
 
 /// Assumed length of a lock.
 ///
-/// The service reports the end of a lock by its own wall clock, never its length. `--lock-time` sets it. Without
-/// that, the difference to this machine's clock is the length if a queue can have it (5 s to 5 min). Otherwise
-/// one of the clocks is wrong, and the shortest length is assumed. A smaller error shows at the first renewal,
-/// after 20 s at the latest. After a lock that ended too early, the following ones are limited to its time, for
-/// an hour.
+/// The service reports the end of a lock by its own wall clock, never its length. `--lock-time` sets the length.
+/// Without it, the length is the reported end minus this machine's time, if a queue can have that length (5 s to
+/// 5 min). Otherwise one of the clocks is wrong, and the shortest length is assumed. A clock whose error is too
+/// small for that is noticed at the first renewal, after 20 s at the latest, by a lock that has already ended. For
+/// an hour, the following locks are assumed to last no longer than that one did.
 ///
-/// No length here is a deadline: those count from before a request.
+/// The lengths decide when to renew. A lock's deadline is counted elsewhere, from the time before a request.
 #[derive(Debug)]
 pub(super) struct LockDuration {
     lock_time: Option<Duration>,
@@ -327,8 +327,8 @@ impl LockDuration {
     fn warn(&self, apparent_length: i64) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "the clock differs from the service's: a message seems to be locked for {} s, and no queue locks for \
-                 that long; assuming that locks last {} s: set the clock, or set --lock-time",
+                "the clock differs from the service's: a message seems to be locked for {} s, but a queue's locks last 5 s to \
+                 5 min; assuming that they last {} s: set the clock, or set --lock-time",
                 apparent_length / 1000,
                 SHORTEST.as_secs()
             );

@@ -4,7 +4,7 @@ use azure_core::credentials::Secret;
 
 use crate::account::{AccountError, contradiction, malformed, missing};
 use crate::address::shown;
-use crate::credential::{Credential, connection_string, refuse_quotes, unknown_part};
+use crate::credential::{Credential, parts_of_connection_string, refuse_quotes, unknown_part};
 
 const SUBSCRIPTIONS: &str = "Subscriptions";
 const DEAD_LETTERS: &str = "$DeadLetterQueue";
@@ -208,7 +208,7 @@ impl Parts {
         let (mut endpoint, mut entity, mut emulator) = (None, None, None);
         let (mut name, mut key, mut signature) = (None, None, None);
         refuse_quotes(source, Some(text))?;
-        for (part, value) in connection_string(text, source)? {
+        for (part, value) in parts_of_connection_string(text, source)? {
             let (word, slot) = match part.as_str() {
                 "endpoint" => ("Endpoint", &mut endpoint),
                 "entitypath" => ("EntityPath", &mut entity),

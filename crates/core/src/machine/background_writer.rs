@@ -1,4 +1,4 @@
-//! Writes to a disk on a thread of their own, because they can hang.
+//! Threads for writes to a disk, which can hang.
 //!
 //! A caller of `put` never waits, so the work itself reports its errors. Work that a caller waits for is
 //! started with [`spawn_job`], which, unlike the runtime's own pool, never panics if no thread is available.
@@ -82,7 +82,7 @@ impl<T: Send + 'static> BackgroundWriter<T> {
         if let Err(why) = started {
             tracing::warn!("cannot write the {name}: no thread can be started: {why}");
             let mut pending = writer.shared.lock();
-            // Else the drop would wait for a thread.
+            // Otherwise the drop would wait for a thread that never started.
             (pending.closed, pending.idle) = (true, true);
         }
         writer

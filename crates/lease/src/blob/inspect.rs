@@ -12,8 +12,7 @@ use super::metadata::{self, Metadata};
 use super::{OpenError, Target, fresh_lease_id, is_taken};
 use crate::errors::fatal;
 use crate::inspect::{
-    Broken, Capabilities, FORGETTING, Inspector, LockState, LockStatus, REQUEST, ResetResult,
-    Tasks, UNREADABLE,
+    Broken, FORGETTING, Inspector, LockState, LockStatus, REQUEST, ResetResult, Tasks, UNREADABLE,
 };
 use crate::once::TaskLog;
 use trafficcop_azure::{Account, Operation, ServiceError};
@@ -148,35 +147,20 @@ impl BlobInspector {
 
 #[async_trait]
 impl Inspector for BlobInspector {
-    fn address(&self) -> String {
-        self.address.clone()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            shortest_break: Some(0),
-            force_breaks: true,
-        }
-    }
-
     async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
         let name = self.target.title();
         match self.client.look(None, give_up_at).await {
             Ok(view) => {
                 // Its failure must not hide the rest.
                 let data = self.client.data(&view, give_up_at).await.unwrap_or(0);
-                let version = view.etag;
+                let tag = view.etag;
                 let seen = status(
                     &self.target,
                     self.address.clone(),
                     view.lease,
                     view.metadata,
                 );
-                Ok(LockStatus {
-                    version,
-                    data,
-                    ..seen
-                })
+                Ok(LockStatus { tag, data, ..seen })
             }
             Err(error) if error.code() == Some("BlobNotFound") => Ok(LockStatus {
                 name,
@@ -218,8 +202,8 @@ impl Inspector for BlobInspector {
         let period = period.or(Some(LONGEST));
         for _ in 0..LOOKS {
             let limit = Instant::now() + REQUEST;
-            let version = seen.version.as_deref();
-            let error = match self.client.break_lease(period, version, limit).await {
+            let tag = seen.tag.as_deref();
+            let error = match self.client.break_lease(period, tag, limit).await {
                 Ok(rest) => return Ok(Broken::Within(rest)),
                 Err(error) => error,
             };

@@ -19,15 +19,13 @@ use super::{lock, open};
 use crate::blocking::{BlockingJobs, Stalled};
 use crate::errors::{errno_of, failure_at, fatal, fatal_at, transient};
 use crate::inspect::{
-    Broken, Capabilities, FORGETTING, Inspector, LockState, LockStatus, REQUEST, ResetResult,
-    Tasks, UNREADABLE,
+    Broken, FORGETTING, Inspector, LockState, LockStatus, REQUEST, ResetResult, Tasks, UNREADABLE,
 };
 use crate::once::TaskLog;
 use crate::record::Record;
 use crate::{mount, shared_file};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
-use trafficcop_core::observed::SHORTEST_LEASE;
 use trafficcop_core::util::absolute;
 
 /// Problem of a kernel's lock on a drive that machines share.
@@ -68,31 +66,13 @@ impl FileInspector {
                 Stalled::NoThread => stalled.to_string(),
                 Stalled::Occupied | Stalled::Overtime => "its file system does not answer".into(),
             };
-            Err(transient(format!("{}: {why}", self.address())))
+            Err(transient(format!("{}: {why}", self.path.display())))
         })
     }
 }
 
 #[async_trait]
 impl Inspector for FileInspector {
-    fn address(&self) -> String {
-        self.path.display().to_string()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        // A kernel's lock cannot be taken from its process. A chain can be continued, but no instance accepts a
-        // lease below the shortest.
-        let shortest = u8::try_from(SHORTEST_LEASE.as_secs()).ok();
-        Capabilities {
-            shortest_break: shortest.filter(|_| open::is_shared(&self.path).unwrap_or(true)),
-            force_breaks: false,
-        }
-    }
-
-    fn hangs(&self) -> bool {
-        true
-    }
-
     async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
         self.blocking(give_up_at, |path| look(&path)).await
     }
@@ -139,6 +119,11 @@ impl Inspector for FileInspector {
         })
         .await
     }
+}
+
+pub(crate) fn address_of(path: &Path) -> String {
+    let absolute = std::path::absolute(path);
+    absolute.as_deref().unwrap_or(path).display().to_string()
 }
 
 /// Refuses a missing directory, which would look like a missing file.
@@ -427,7 +412,7 @@ mod tests {
             }
             let seen = look(&path).unwrap();
             assert_eq!(seen.state, LockState::Held, "{hint:?}");
-            assert_eq!(seen.version.as_deref(), Some("1"));
+            assert_eq!(seen.tag.as_deref(), Some("1"));
             assert_eq!(
                 without_its_hint(&dir.path().join("lock.0.versions")),
                 Some(path.clone())
@@ -439,7 +424,7 @@ mod tests {
             fs::write(&path, &hint).unwrap();
             let seen = look(&path).unwrap();
             assert_eq!(seen.state, LockState::Held, "{}", hint.len());
-            assert_eq!(seen.version.as_deref(), Some("1"));
+            assert_eq!(seen.tag.as_deref(), Some("1"));
         }
         fs::write(&path, crate::version_record::FIRST_LINE).unwrap();
         assert_eq!(without_its_hint(&dir.path().join("lock.0.versions")), None);

@@ -17,6 +17,7 @@ pub mod record;
 mod store;
 mod waiter;
 
+pub(crate) use inspect::address_of;
 pub use inspect::{FileInspector, KERNEL_ON_SHARED};
 pub use lock::{Probe, examine};
 pub use open::{OpenError, is_shared};

@@ -8,11 +8,12 @@ use std::os::unix::fs::FileExt;
 use std::path::{Path, PathBuf};
 use std::sync::atomic::{AtomicBool, Ordering};
 use std::sync::{Arc, Mutex, MutexGuard};
+use std::time::Duration;
 
 use async_trait::async_trait;
 use nix::errno::Errno;
 
-use super::inspect::FileInspector;
+use super::inspect::{FileInspector, address_of};
 use super::lock::{self, LockedFile};
 use super::once_log;
 use super::open::{self, OpenError};
@@ -25,7 +26,7 @@ use crate::inspect::Inspector;
 use crate::once::{OnceTask, TaskLog};
 use crate::record::{Candidate, Record};
 use crate::slots::path_of;
-use crate::{Competitor, LeaseStore, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
+use crate::{Competitor, LeaseStore, LockInfo, NamedLock, OrphanRelease, RecordUpdate, StoreInfo};
 use trafficcop_core::clock::Instant;
 use trafficcop_core::machine::lasting;
 use trafficcop_core::{Failure, Grant, util};
@@ -52,9 +53,20 @@ pub struct File {
 pub struct FileLock(pub PathBuf);
 
 impl NamedLock for FileLock {
-    // The kernel wakes the waiters, so no standby needs a ring.
-    fn uses_doorbell(&self) -> bool {
-        false
+    fn info(&self) -> LockInfo {
+        LockInfo {
+            address: address_of(&self.0),
+            place: "on a local disk",
+            host: None,
+            leases: Duration::ZERO..=Duration::MAX,
+            // The kernel wakes the waiters, so no standby needs a ring.
+            uses_doorbell: false,
+            look_can_hang: true,
+            // A kernel's lock cannot be taken from its process.
+            shortest_break: None,
+            force_breaks: false,
+            warning: None,
+        }
     }
 
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, NamedError> {

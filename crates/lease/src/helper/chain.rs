@@ -18,7 +18,7 @@ use crate::errors::{fatal, lost, transient};
 use crate::once::{OnceTask, TaskLog};
 use crate::record::{Candidate, Record};
 use crate::stamp::{self, Stamped};
-use crate::version_record::{State, VersionRecord, fresh_nonce, holder_info};
+use crate::version_record::{VersionRecord, VersionState, fresh_nonce, holder_info};
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::observed::{Next, Version};
 use trafficcop_core::util::{check, lock};
@@ -34,10 +34,10 @@ pub(super) struct Chain {
     pub(super) lease: Duration,
     pub(super) task: Option<OnceTask>,
     runtime_directories: Vec<PathBuf>,
-    state: Mutex<Progress>,
+    state: Mutex<EntryState>,
 }
 
-struct Progress {
+struct EntryState {
     observed: Observed,
     /// Text seen last, and its stamp.
     last: Option<(Vec<u8>, Stamped)>,
@@ -69,7 +69,7 @@ impl Chain {
             lease: competitor.lease,
             task: competitor.task.clone().map(OnceTask::new),
             runtime_directories: competitor.runtime_directories.clone(),
-            state: Mutex::new(Progress {
+            state: Mutex::new(EntryState {
                 observed: Observed::new(fresh_nonce(), competitor.lease),
                 last: None,
                 floor: 0,
@@ -79,7 +79,7 @@ impl Chain {
         }
     }
 
-    fn state(&self) -> MutexGuard<'_, Progress> {
+    fn state(&self) -> MutexGuard<'_, EntryState> {
         lock(&self.state)
     }
 
@@ -102,7 +102,7 @@ impl Chain {
                     "its entry is gone (deleted, or forgotten by the store): start again when no instance runs",
                 )));
             }
-            let first = self.record_of(0, State::Released, Record::default(), false);
+            let first = self.record_of(0, VersionState::Released, Record::default(), false);
             self.helper.put(NONE, &first.encode(), give_up_at)?;
             entry = self.helper.get(give_up_at)?;
         }
@@ -221,7 +221,7 @@ impl Chain {
             once,
             ..Record::begun(&self.candidate, version)
         };
-        let last = self.record_of(version, State::Held, record, unread);
+        let last = self.record_of(version, VersionState::Held, record, unread);
         let t0 = Instant::now();
         self.state().asked = Some(t0);
         leave_note(&self.helper, t0, &last);
@@ -312,9 +312,9 @@ impl Chain {
                 return Err(self.ends(until, &format!("held by {}", read.record.holder)));
             }
             let shown = match (released, tenure.last.record.draining) {
-                (true, _) => State::Released,
-                (false, true) => State::Draining,
-                (false, false) => State::Held,
+                (true, _) => VersionState::Released,
+                (false, true) => VersionState::Draining,
+                (false, false) => VersionState::Held,
             };
             let version = self.next_version(read.version);
             let next = self.record_of(version, shown, tenure.last.record, tenure.last.unread);
@@ -379,7 +379,7 @@ impl Chain {
     fn record_of(
         &self,
         version: Version,
-        state: State,
+        state: VersionState,
         record: Record,
         unread: bool,
     ) -> VersionRecord {

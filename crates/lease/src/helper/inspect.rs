@@ -8,13 +8,10 @@ use async_trait::async_trait;
 use super::call::{Entry, Helper, NONE, Put};
 use crate::blocking::BlockingJobs;
 use crate::errors::{fatal, transient};
-use crate::inspect::{
-    Broken, Capabilities, FORGETTING, Inspector, LockStatus, REQUEST, ResetResult, Tasks,
-};
+use crate::inspect::{Broken, FORGETTING, Inspector, LockStatus, REQUEST, ResetResult, Tasks};
 use crate::version_record::{VersionRecord, fresh_nonce};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
-use trafficcop_core::observed::SHORTEST_LEASE;
 
 pub(super) struct HelperInspector {
     helper: Helper,
@@ -35,7 +32,7 @@ impl HelperInspector {
         give_up_at: Instant,
         job: impl FnOnce(Helper) -> Result<T, Failure> + Send + 'static,
     ) -> Result<T, Failure> {
-        let (helper, of) = (self.helper.clone(), self.address());
+        let (helper, of) = (self.helper.clone(), self.helper.address());
         self.jobs
             .step(&of, what, give_up_at, move || job(helper))
             .await
@@ -74,17 +71,6 @@ fn look(helper: &Helper, give_up_at: Instant) -> Result<LockStatus, Failure> {
 
 #[async_trait]
 impl Inspector for HelperInspector {
-    fn address(&self) -> String {
-        self.helper.address()
-    }
-
-    fn capabilities(&self) -> Capabilities {
-        Capabilities {
-            shortest_break: u8::try_from(SHORTEST_LEASE.as_secs()).ok(),
-            force_breaks: false,
-        }
-    }
-
     async fn look(&self, give_up_at: Instant) -> Result<LockStatus, Failure> {
         self.run("looking at it", give_up_at, move |helper| {
             look(&helper, give_up_at)

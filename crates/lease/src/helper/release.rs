@@ -13,7 +13,7 @@ use nix::unistd::Pid;
 use serde::{Deserialize, Serialize};
 
 use super::call::{Helper, Put};
-use crate::version_record::{State, VersionRecord};
+use crate::version_record::{VersionRecord, VersionState};
 use crate::{MakeMemory, SharedMemory};
 use trafficcop_core::clock::{self, Instant};
 use trafficcop_core::machine::procfs;
@@ -161,12 +161,12 @@ fn give_back(ours: &Ours) {
                 let identity = (claim.nonce, claim.lease);
                 let free = VersionRecord::new(
                     version,
-                    State::Released,
+                    VersionState::Released,
                     identity,
                     read.record,
                     read.unread,
                 );
-                if read.state == State::Released
+                if read.state == VersionState::Released
                     || helper
                         .put(&entry.tag, &free.encode(), limit)
                         .is_ok_and(|put| put == Put::Done)

@@ -2,7 +2,6 @@
 
 use std::ffi::{OsStr, OsString};
 use std::io;
-use std::ops::RangeInclusive;
 use std::sync::Arc;
 use std::time::Duration;
 
@@ -15,9 +14,10 @@ use super::release;
 use crate::blocking::BlockingJobs;
 use crate::inspect::Inspector;
 use crate::once::OnceTask;
-use crate::{Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, StoreInfo};
+use crate::{
+    Competitor, LeaseStore, LockInfo, NamedLock, OpenError, OrphanRelease, RecordUpdate, StoreInfo,
+};
 use trafficcop_core::clock::Instant;
-use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use trafficcop_core::{Failure, Grant};
 
 const HIDES: Duration = Duration::from_secs(5);
@@ -51,6 +51,12 @@ impl HelperLock {
         })
     }
 
+    /// Asks the helper for the variables with credentials, which `--no-credentials` hides.
+    #[must_use]
+    pub fn hides(&self) -> Vec<OsString> {
+        self.helper.hides(Instant::now() + HIDES)
+    }
+
     /// Returns the helper.
     #[must_use]
     pub fn helper(&self) -> &Helper {
@@ -59,12 +65,8 @@ impl HelperLock {
 }
 
 impl NamedLock for HelperLock {
-    fn leases(&self) -> RangeInclusive<Duration> {
-        SHORTEST_LEASE..=LONGEST_LEASE
-    }
-
-    fn hides(&self) -> Vec<OsString> {
-        self.helper.hides(Instant::now() + HIDES)
+    fn info(&self) -> LockInfo {
+        LockInfo::of_versions(self.helper.address(), "in a helper's store")
     }
 
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, OpenError> {

@@ -286,7 +286,7 @@ impl Chain {
             },
             unread,
         };
-        self.write(version, false, &tenure);
+        self.queue_record(version, false, &tenure);
         Ok(Won { t0, tenure, failed })
     }
 
@@ -367,7 +367,7 @@ impl Chain {
         };
         // Control depends on the version alone, and a server in its grace period opens no file.
         let version = self.step()?;
-        self.write(version, false, &tenure);
+        self.queue_record(version, false, &tenure);
         Ok(())
     }
 

@@ -1,6 +1,7 @@
 //! Requests to a drive: system calls, and their answers as values.
 //!
-//! In a simulation the tests' drive answers. A request without an answer must not be repeated.
+//! In a simulation the tests' drive answers. Nobody may repeat a request that was not answered: it may have been
+//! carried out.
 
 use std::ffi::OsString;
 use std::fs::{self, File, OpenOptions};
@@ -15,12 +16,12 @@ use nix::sys::stat::{FileStat, Mode, SFlag, fstatat};
 
 use crate::version_record::WIDTH;
 
-const OTHERS_WRITE: u32 = 0o022;
+const GROUP_OR_OTHERS_WRITE: u32 = 0o022;
 
 /// Request to a drive.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Call {
-    /// Makes a directory where nothing is.
+    /// Makes a directory; fails if the path exists.
     MakeDirectory(PathBuf),
     /// Removes an empty directory.
     RemoveDirectory(PathBuf),
@@ -36,7 +37,7 @@ pub enum Call {
     StatIn(PathBuf, String),
     /// Lists a directory.
     List(PathBuf),
-    /// Reads a file, one byte beyond a record's size at most; follows no link.
+    /// Reads at most one byte more than a record has; follows no link.
     Read(PathBuf),
     /// Like [`Call::Read`], in this directory.
     ReadIn(PathBuf, &'static str),
@@ -82,7 +83,7 @@ pub struct Found {
     /// Number of its owner.
     pub owner: u32,
     /// Whether its mode lets its group or others write.
-    pub writable_by_others: bool,
+    pub writable_by_group_or_others: bool,
 }
 
 /// Answer of a drive.
@@ -255,7 +256,7 @@ fn from_metadata(found: &fs::Metadata) -> Found {
         modified: since_1970(found.mtime(), found.mtime_nsec()),
         device: found.dev(),
         owner: found.uid(),
-        writable_by_others: found.mode() & OTHERS_WRITE != 0,
+        writable_by_group_or_others: found.mode() & GROUP_OR_OTHERS_WRITE != 0,
     }
 }
 
@@ -272,7 +273,7 @@ fn from_stat(found: &FileStat) -> Found {
         modified: since_1970(found.st_mtime, found.st_mtime_nsec),
         device: found.st_dev,
         owner: found.st_uid,
-        writable_by_others: found.st_mode & OTHERS_WRITE != 0,
+        writable_by_group_or_others: found.st_mode & GROUP_OR_OTHERS_WRITE != 0,
     }
 }
 

@@ -7,7 +7,7 @@ use super::chain::{Chain, Tenure};
 use super::release;
 use super::writer::Wanted;
 use crate::errors::transient;
-use crate::version_record::{State, VersionRecord, fresh_nonce};
+use crate::version_record::{VersionRecord, VersionState, fresh_nonce};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
 use trafficcop_core::observed::Version;
@@ -59,7 +59,7 @@ impl Chain {
             // An abandoned attempt obtained the lock.
             None => self.ungranted_tenure(version)?,
         };
-        let record = self.write(version, true, &tenure);
+        let record = self.queue_record(version, true, &tenure);
         let mut state = self.state();
         state.tenure = None;
         state.unwritten = Some(record);
@@ -73,7 +73,12 @@ impl Chain {
     }
 
     /// Queues a version's record, and notes it for the guardian if the version is certainly this instance's.
-    pub(super) fn write(&self, version: Version, released: bool, tenure: &Tenure) -> VersionRecord {
+    pub(super) fn queue_record(
+        &self,
+        version: Version,
+        released: bool,
+        tenure: &Tenure,
+    ) -> VersionRecord {
         let record = self.record_of(version, released, tenure);
         let (own, t0) = {
             let state = self.state();
@@ -99,9 +104,9 @@ impl Chain {
         VersionRecord {
             version,
             state: match tenure.record.draining {
-                _ if released => State::Released,
-                true => State::Draining,
-                false => State::Held,
+                _ if released => VersionState::Released,
+                true => VersionState::Draining,
+                false => VersionState::Held,
             },
             nonce: claim.nonce,
             lease: claim.lease,

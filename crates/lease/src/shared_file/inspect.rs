@@ -298,7 +298,7 @@ mod tests {
     use super::super::share;
     use super::*;
     use crate::inspect::LockState;
-    use crate::version_record::State;
+    use crate::version_record::VersionState;
 
     fn lock(record: &VersionRecord) -> (tempfile::TempDir, std::path::PathBuf, Share) {
         let dir = tempfile::tempdir().unwrap();
@@ -310,7 +310,7 @@ mod tests {
         (dir, path, share)
     }
 
-    fn record(state: State, once: &str) -> VersionRecord {
+    fn record(state: VersionState, once: &str) -> VersionRecord {
         VersionRecord {
             version: 1,
             state,
@@ -330,7 +330,7 @@ mod tests {
 
     #[test]
     fn look_reports_the_last_version_and_makes_nothing() {
-        let (_dir, path, share) = lock(&record(State::Held, ""));
+        let (_dir, path, share) = lock(&record(VersionState::Held, ""));
         assert_eq!(look(&path).unwrap().state, LockState::Held);
         share.make(2).unwrap();
         let seen = look(&path).unwrap();
@@ -340,7 +340,7 @@ mod tests {
         share
             .write_record(&VersionRecord {
                 version: 3,
-                ..record(State::Released, "")
+                ..record(VersionState::Released, "")
             })
             .unwrap();
         assert_eq!(look(&path).unwrap().state, LockState::Free);
@@ -349,7 +349,7 @@ mod tests {
 
     #[test]
     fn break_counts_when_another_instance_takes_over_at_once() {
-        let (_dir, path, share) = lock(&record(State::Held, ""));
+        let (_dir, path, share) = lock(&record(VersionState::Held, ""));
         let seen = look(&path).unwrap().record.unwrap();
         share.make(3).unwrap();
         let broken = break_lock(&path, &seen, None, "me");
@@ -362,11 +362,11 @@ mod tests {
 
     #[test]
     fn a_look_waits_for_the_record_of_a_version_that_is_being_made() {
-        let (_dir, path, share) = lock(&record(State::Held, ""));
+        let (_dir, path, share) = lock(&record(VersionState::Held, ""));
         share.make(2).unwrap();
         let writer = std::thread::spawn(move || {
             std::thread::sleep(RECORD_RETRY * 2);
-            let held = record(State::Held, "");
+            let held = record(VersionState::Held, "");
             share.write_record(&VersionRecord { version: 2, ..held })
         });
         let seen = look(&path).unwrap();
@@ -379,7 +379,7 @@ mod tests {
 
     #[test]
     fn breaking_ends_the_tenure_that_was_shown_and_no_other() {
-        let (_dir, path, share) = lock(&record(State::Held, ONE));
+        let (_dir, path, share) = lock(&record(VersionState::Held, ONE));
         let seen = look(&path).unwrap().record.unwrap();
         let other = Record {
             token: 9,
@@ -394,7 +394,7 @@ mod tests {
         let broken = share.record(2).unwrap();
         assert_eq!(
             (broken.state, broken.record.holder.as_str()),
-            (State::Held, "me")
+            (VersionState::Held, "me")
         );
         assert_eq!(share.broken(1).unwrap(), share::Broken::Perhaps);
         assert_ne!(broken.nonce, 1);
@@ -404,7 +404,7 @@ mod tests {
             Ok(Broken::Within(Duration::ZERO))
         );
         let broken = share.record(3).unwrap();
-        assert_eq!(broken.state, State::Released);
+        assert_eq!(broken.state, VersionState::Released);
         assert_eq!(broken.record.once, TaskLog::parse(ONE).unwrap());
         assert_eq!(break_lock(&path, &seen, now, "me"), Ok(Broken::Free));
     }
@@ -413,10 +413,10 @@ mod tests {
     fn results_are_forgotten_only_while_the_lock_is_free_and_if_unchanged() {
         let shown = TaskLog::parse(ONE).unwrap();
         let a = Tasks::Of("a".into());
-        let (_dir, path, share) = lock(&record(State::Held, ONE));
+        let (_dir, path, share) = lock(&record(VersionState::Held, ONE));
         assert_eq!(forget(&path, &a, &shown, false), Ok(ResetResult::Held));
         assert!(forget(&path, &a, &shown, true).is_err());
-        let (_dir, path, free) = lock(&record(State::Released, ONE));
+        let (_dir, path, free) = lock(&record(VersionState::Released, ONE));
         assert_eq!(
             forget(&path, &a, &TaskLog::EMPTY, false),
             Ok(ResetResult::Changed)
@@ -440,12 +440,12 @@ mod tests {
 
     #[test]
     fn hint_of_a_removed_version_is_ignored() {
-        let (_dir, path, share) = lock(&record(State::Released, ""));
+        let (_dir, path, share) = lock(&record(VersionState::Released, ""));
         for version in [2, 3] {
             share.make(version).unwrap();
             let held = VersionRecord {
                 version,
-                ..record(State::Held, "")
+                ..record(VersionState::Held, "")
             };
             share.write_record(&held).unwrap();
         }
@@ -461,7 +461,7 @@ mod tests {
             println!("NOT TESTED: only root can give a directory away");
             return;
         }
-        let (_dir, path, share) = lock(&record(State::Held, ONE));
+        let (_dir, path, share) = lock(&record(VersionState::Held, ONE));
         let seen = look(&path).unwrap();
         std::os::unix::fs::chown(share.versions(), Some(4321), None).unwrap();
         let broken = break_lock(&path, seen.record.as_ref().unwrap(), None, "me");

@@ -335,7 +335,7 @@ impl Chain {
         if let Some(ours) = &mut self.state().tenure {
             ours.record.once = tenure.record.once.clone();
         }
-        self.write(version, false, &tenure);
+        self.queue_record(version, false, &tenure);
         // Not the hint: the next version overwrites it.
         let written = self.writer.outcome(version, give_up_at, Wanted::Record);
         if written.record {
@@ -404,7 +404,7 @@ mod tests {
         share.begin().unwrap();
         let released = VersionRecord {
             version: 1,
-            state: crate::version_record::State::Released,
+            state: crate::version_record::VersionState::Released,
             nonce: 1,
             lease: Duration::from_secs(15),
             record: Record {

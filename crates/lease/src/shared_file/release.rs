@@ -15,7 +15,7 @@ use super::chain::STEPS;
 use super::owner::{Owner, owner_of};
 use super::share::{Made, Share};
 use crate::errors::{errno_of, is_passing};
-use crate::version_record::{State, VersionRecord};
+use crate::version_record::{VersionRecord, VersionState};
 use crate::{MakeMemory, SharedMemory};
 use trafficcop_core::Observed;
 use trafficcop_core::clock::{self, Instant};
@@ -94,7 +94,7 @@ fn read(note: &[u8]) -> Option<(PathBuf, Instant, VersionRecord)> {
 
 fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
     let give_up_at = Instant::now() + Duration::from_secs(LIMIT.into());
-    if last.state == State::Released {
+    if last.state == VersionState::Released {
         // The supervisor died before it knew that others can read that.
         if share.record(last.version).is_none() {
             tell(share, &last, give_up_at);
@@ -126,7 +126,7 @@ fn give_back(share: &Share, t0: Instant, last: VersionRecord) {
             Ok(Made::Made) => {
                 let record = VersionRecord {
                     version,
-                    state: State::Released,
+                    state: VersionState::Released,
                     ..last
                 };
                 return tell(share, &record, give_up_at);
@@ -179,7 +179,7 @@ mod tests {
         share.make(1).unwrap();
         let last = VersionRecord {
             version: 1,
-            state: State::Draining,
+            state: VersionState::Draining,
             nonce: 5,
             lease: Duration::from_secs(15),
             record: Record::default(),
@@ -195,7 +195,7 @@ mod tests {
         let (there, t0, read) = read(&noted).unwrap();
         assert_eq!(there, path);
         give_back(&share, t0, read);
-        assert_eq!(share.record(2).unwrap().state, State::Released);
+        assert_eq!(share.record(2).unwrap().state, VersionState::Released);
         let of_another = VersionRecord { nonce: 6, ..last };
         give_back(&share, t0, of_another);
         assert_eq!(share.list().unwrap(), [0, 1, 2]);
@@ -209,7 +209,7 @@ mod tests {
         let (_dir, _path, share, last) = tenure();
         share.make(2).unwrap();
         give_back(&share, Instant::now(), last);
-        assert_eq!(share.record(3).unwrap().state, State::Released);
+        assert_eq!(share.record(3).unwrap().state, VersionState::Released);
         assert_eq!(share.list().unwrap(), [0, 1, 2, 3]);
     }
 
@@ -218,7 +218,7 @@ mod tests {
         let (_dir, _path, share, last) = tenure();
         let released = VersionRecord {
             version: 2,
-            state: State::Released,
+            state: VersionState::Released,
             ..last
         };
         share.make(2).unwrap();
@@ -334,7 +334,7 @@ mod tests {
             while let Some(next) = clock.next() {
                 clock.enter(next, Duration::ZERO, || {});
             }
-            assert_eq!(told.recv(), Ok(Some(State::Released)));
+            assert_eq!(told.recv(), Ok(Some(VersionState::Released)));
         }
     }
 }

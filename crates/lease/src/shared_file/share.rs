@@ -200,7 +200,7 @@ impl Share {
         // Servers can give all files to one user (all_squash), and SMB shows them as one user's: a trial shows
         // the owner.
         let made = with_a_trial(&self.versions, files::stat)?;
-        if made.owner == of.owner || made.writable_by_others {
+        if made.owner == of.owner || made.writable_by_group_or_others {
             return Ok(());
         }
         let why = format!(

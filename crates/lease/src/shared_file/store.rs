@@ -3,7 +3,6 @@
 //! It must never wait for the drive where something else could be late.
 
 use std::io;
-use std::ops::RangeInclusive;
 use std::path::{Path, PathBuf};
 use std::sync::Arc;
 use std::sync::atomic::{AtomicBool, Ordering};
@@ -15,18 +14,17 @@ use super::chain::Chain;
 use super::release;
 use crate::blocking::BlockingJobs;
 use crate::errors::{fatal, transient};
-use crate::file::FileInspector;
+use crate::file::{FileInspector, address_of};
 use crate::inspect::Inspector;
 use crate::mount;
 use crate::once::OnceTask;
 use crate::slots::path_of;
 use crate::stamp;
 use crate::{
-    Competitor, LeaseStore, NamedLock, OpenError, OrphanRelease, RecordUpdate, SharedMemory,
-    StoreInfo,
+    Competitor, LeaseStore, LockInfo, NamedLock, OpenError, OrphanRelease, RecordUpdate,
+    SharedMemory, StoreInfo,
 };
 use trafficcop_core::clock::Instant;
-use trafficcop_core::observed::{LONGEST_LEASE, SHORTEST_LEASE};
 use trafficcop_core::{Failure, Grant};
 
 // Time that a release waits for a step that hangs, twice: a working drive answers by then.
@@ -47,12 +45,12 @@ pub struct SharedFile {
 pub struct SharedFileLock(pub PathBuf);
 
 impl NamedLock for SharedFileLock {
-    fn leases(&self) -> RangeInclusive<Duration> {
-        SHORTEST_LEASE..=LONGEST_LEASE
-    }
-
-    fn warn(&self) {
-        mount::of(&self.0).warn_about(&self.0);
+    fn info(&self) -> LockInfo {
+        LockInfo {
+            look_can_hang: true,
+            warning: mount::of(&self.0).warning(&self.0),
+            ..LockInfo::of_versions(address_of(&self.0), "on a shared drive")
+        }
     }
 
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, OpenError> {

@@ -280,12 +280,12 @@ mod tests {
     use super::super::share::Made;
     use super::*;
     use crate::record::Record;
-    use crate::version_record::State;
+    use crate::version_record::VersionState;
 
     fn record(version: Version) -> VersionRecord {
         VersionRecord {
             version,
-            state: State::Held,
+            state: VersionState::Held,
             nonce: 1,
             lease: Duration::from_secs(15),
             record: Record::default(),

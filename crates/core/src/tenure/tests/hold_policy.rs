@@ -384,7 +384,7 @@ fn back_off_does_not_outlast_the_longest_tenure() {
 }
 
 #[test]
-fn short_command_s_lease_is_kept_for_the_shortest_tenure() {
+fn lease_of_a_short_command_is_kept_for_the_shortest_tenure() {
     let mut tenure = holding(keeping());
     let actions = ends(&mut tenure, at(5), Exit::Code(4));
     let until = at(120);

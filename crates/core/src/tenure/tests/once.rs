@@ -419,7 +419,7 @@ fn command_interrupted_at_its_terminal_is_not_started_again() {
 
 /// The lease was taken after the tree was empty.
 #[test]
-fn lease_lost_during_the_record_may_have_been_another_s_before_the_end() {
+fn lease_lost_during_the_record_may_have_had_another_holder_before_the_end() {
     for (confirmed, overlaps) in [(at(20), true), (at(22), false)] {
         let mut tenure = holding(once());
         tenure.step(at(20), Event::Ticked);
