@@ -198,7 +198,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__elect)
-            opts="-n -w -E -v -q -h --blob --file --store --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --doorbell --lease --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --scheduled-events-endpoint --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --health-every --health-delay --health-timeout --health-failures --health --help"
+            opts="-n -w -E -v -q -h --blob --file --store --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --doorbell --lease --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --identity --status-file --log --event-log --verbose --quiet --grace --json --control-file --max-hold --cooldown --vm-name --slots --poll --grace-on-loss --margin --scheduled-events --ack-events --if-lost --health-every --health-delay --health-timeout --health-failures --health --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -297,10 +297,6 @@ _trafficcop() {
                     return 0
                     ;;
                 --vm-name)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --scheduled-events-endpoint)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;
@@ -438,7 +434,7 @@ _trafficcop() {
             return 0
             ;;
         trafficcop__subcmd__run)
-            opts="-n -w -E -v -q -h --blob --file --store --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --slots --poll --doorbell --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --stop-to --contain --no-credentials --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --watchdog --watchdog-start --health --health-every --health-timeout --health-failures --health-delay --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --scheduled-events-endpoint --ready --listen --listen-any --help"
+            opts="-n -w -E -v -q -h --blob --file --store --no-wait --wait --if --connect-timeout --auth-patience --conflict-exit-code --slots --poll --doorbell --lease --grace-on-loss --margin --if-lost --emulator --auth --ca-file --no-create --page-blob --shared --mkdir-is-exclusive --identity --status-file --log --event-log --verbose --quiet --grace --stop-signal --stop-to --contain --no-credentials --restart --restart-limit --restart-window --max-hold --min-hold --cooldown --once --once-key --once-per --once-on-failure --once-attempts --watchdog --watchdog-start --health --health-every --health-timeout --health-failures --health-delay --standby --on-acquire --on-lost --scheduled-events --ack-events --vm-name --ready --listen --listen-any --help"
             if [[ ${cur} == -* || ${COMP_CWORD} -eq 2 ]] ; then
                 COMPREPLY=( $(compgen -W "${opts}" -- "${cur}") )
                 return 0
@@ -637,10 +633,6 @@ _trafficcop() {
                     return 0
                     ;;
                 --vm-name)
-                    COMPREPLY=($(compgen -f "${cur}"))
-                    return 0
-                    ;;
-                --scheduled-events-endpoint)
                     COMPREPLY=($(compgen -f "${cur}"))
                     return 0
                     ;;

@@ -101,7 +101,6 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l standby -d
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-acquire -d 'Run CMD by \'sh -c\' before the command starts' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l on-lost -d 'Run CMD by \'sh -c\' after control has ended' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l vm-name -d 'Name of this machine in the events [default: the metadata service\'s name for it, else HOST]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l scheduled-events-endpoint -d 'Where the metadata service is; for tests' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ready -d 'When systemd is told that the service is ready (Type=notify)' -r -f -a "standby\t'Standing by, or in control'
 held\t'In control, and the command was started (give the unit TimeoutStartSec=infinity)'
 command\t'The command itself sends READY=1 (the unit needs the same)'"
@@ -308,7 +307,6 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l control-
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l max-hold -d 'Hand control over after D, and compete again [default: no limit]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l cooldown -d 'Time without competing after a hand-over (cool-down) [default: twice --poll; after a reader that hung, a lease]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l vm-name -d 'Name of this machine in the events [default: the metadata service\'s name for it, else HOST]' -r
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l scheduled-events-endpoint -d 'Where the metadata service is; for tests' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l slots -d 'Number of holders at the same time [default: 1]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l poll -d 'How often a standby checks the lock [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l grace-on-loss -d 'Time from the line \'standby\' to the latest end of the reader, if the lease cannot be renewed [default: 10s with a lease of 60s]' -r

@@ -393,12 +393,17 @@ fn without_help(mut line: Vec<OsString>) -> Vec<OsString> {
 }
 
 const PREFIX: &str = "TRAFFICCOP_";
+/// Variable with the address of a metadata service's stand-in, for tests.
+pub(crate) const EVENTS_ENDPOINT: &str = "TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT";
 
 /// Returns the variables with trafficcop's prefix that are neither a setting nor set for a command. Their values
 /// are not read.
 pub fn unknown(variables: impl IntoIterator<Item = OsString>) -> Vec<String> {
     let told = FOR_THE_COMMAND.iter().chain(FOR_THE_MESSAGE);
-    let told: Vec<&str> = told.flat_map(|(names, _)| names.split(", ")).collect();
+    let told: Vec<&str> = told
+        .flat_map(|(names, _)| names.split(", "))
+        .chain([EVENTS_ENDPOINT])
+        .collect();
     let mut unknown: Vec<String> = variables
         .into_iter()
         // trafficcop's variables are ASCII.

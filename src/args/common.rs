@@ -8,11 +8,10 @@ use clap::Args;
 
 use super::Rows;
 use super::values::{
-    AUTO, Checked, checked, doorbell, duration, endpoint, identity, lease, number, page_blob, path,
-    poll, vm_name,
+    AUTO, Checked, checked, doorbell, duration, identity, lease, number, page_blob, path, poll,
+    vm_name,
 };
 use crate::azure::Auth;
-use crate::azure::scheduled_events::Endpoint;
 use crate::core::IfLost;
 use crate::doorbell::DoorbellAddress;
 use crate::report::Format;
@@ -310,10 +309,6 @@ pub struct ScheduledEvents {
     /// Name of this machine in the events [default: the metadata service's name for it, else HOST]
     #[arg(long, value_name = "NAME", hide_short_help = true, value_parser = checked(vm_name))]
     pub vm_name: Option<Checked<String>>,
-
-    /// Where the metadata service is; for tests.
-    #[arg(long, value_name = "URL", hide = true, value_parser = checked(endpoint))]
-    pub scheduled_events_endpoint: Option<Checked<Endpoint>>,
 }
 
 /// Sources of credentials for a storage account; `$sas`: the text about a SAS.

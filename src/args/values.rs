@@ -13,7 +13,6 @@ use clap::error::{ContextKind, ContextValue, ErrorKind};
 use clap::parser::ValueSource;
 use clap::{Arg, Command};
 
-use crate::azure::scheduled_events::Endpoint;
 use crate::core::health::LEAST_WATCHDOG;
 use crate::doorbell::DoorbellAddress;
 use crate::exit::UsageError;
@@ -365,8 +364,4 @@ pub(super) fn vm_name(flag: &str, text: &str) -> Checked<String> {
             "{flag} is no name of a machine: take its name in Azure, or leave it out"
         )),
     }
-}
-
-pub(super) fn endpoint(flag: &str, text: &str) -> Checked<Endpoint> {
-    Endpoint::parse(text).map_err(|why| about(flag, why))
 }

@@ -1,4 +1,4 @@
-//! Options for Azure's credentials and notices. It must never read the environment: the account does that.
+//! Options for Azure's credentials and notices. It must never read a credential: the account does that.
 
 use std::ffi::OsString;
 
@@ -6,6 +6,7 @@ use super::{Host, UsageError};
 use crate::args;
 use crate::azure::scheduled_events::{Config, Endpoint};
 use crate::azure::{AuthOptions, withheld as credentials};
+use crate::host::variable;
 
 #[must_use]
 pub(crate) fn options(emulator: bool, typed: &args::Access) -> AuthOptions {
@@ -36,9 +37,12 @@ pub(super) fn scheduled_events(
     if !typed.scheduled_events {
         return Ok(None);
     }
-    let endpoint = typed.scheduled_events_endpoint.clone();
+    let endpoint = variable(args::EVENTS_ENDPOINT).map(|url| {
+        Endpoint::parse(&url)
+            .map_err(|why| UsageError::new(format!("{}: {why}", args::EVENTS_ENDPOINT)))
+    });
     Ok(Some(Config {
-        endpoint: endpoint.unwrap_or_else(|| Ok(Endpoint::default()))?,
+        endpoint: endpoint.transpose()?.unwrap_or_default(),
         vm_name: typed.vm_name.clone().transpose()?,
         host: host.host.clone(),
         ack: typed.ack_events,

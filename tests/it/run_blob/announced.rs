@@ -14,14 +14,15 @@ fn a_machine_about_to_be_rebooted_gives_its_lease_away_and_asks_for_none_until_i
     let journal = &stage.scene.journal;
     let metadata = Metadata::of("web-1");
     let proxy = Proxy::before(azurite().port);
-    let options = [
-        "--grace",
-        "500ms",
-        "--scheduled-events",
-        "--scheduled-events-endpoint",
-        &metadata.url,
-    ];
-    let mut first = stage.instance(proxy.port, "first", &options, &A_TREE);
+    let run = stage.run(proxy.port).args(["--identity", "first"]);
+    let done = stage.scene.path("first.done");
+    let mut words = vec!["--until", done.to_str().unwrap()];
+    words.extend(A_TREE);
+    let mut first = run
+        .args(["--grace", "500ms", "--scheduled-events"])
+        .env("TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT", &metadata.url)
+        .journalist("first", &words)
+        .start();
     journal.await_tag(What::Beat, "first");
     let mut second = stage.instance(azurite().port, "second", &[], &[]);
     second.await_log("standing by: first is in control, token 1");

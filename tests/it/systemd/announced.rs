@@ -294,14 +294,6 @@ fn flags_that_make_no_sense_are_refused() {
             &["--scheduled-events", "--vm-name", ""],
             "--vm-name is no name",
         ),
-        (
-            &[
-                "--scheduled-events",
-                "--scheduled-events-endpoint",
-                "https://127.0.0.1",
-            ],
-            "take http://ADDRESS",
-        ),
         (&["--ready", "soon"], "--ready"),
     ] {
         let scene = Scene::new();
@@ -314,4 +306,13 @@ fn flags_that_make_no_sense_are_refused() {
         );
         assert!(finished.stderr.contains(words), "{}", finished.stderr);
     }
+    let scene = Scene::new();
+    let run = scene.run_on_file().args(["--scheduled-events"]);
+    let finished = run
+        .env(ENDPOINT, "https://127.0.0.1")
+        .command(["true"])
+        .finish();
+    assert_eq!(finished.ended, Ended::Code(64), "{}", finished.stderr);
+    let words = "TRAFFICCOP_SCHEDULED_EVENTS_ENDPOINT: take http://ADDRESS";
+    assert!(finished.stderr.contains(words), "{}", finished.stderr);
 }
