@@ -59,9 +59,9 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l auth -d 'W
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token from Entra ID, obtained in the first way that works'
-workload\t'A token of Entra ID by workload identity'
-managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+workload\t'A token from Entra ID, obtained by workload identity'
+managed\t'A token from Entra ID, obtained with the machine\'s managed identity'
+cli\t'A token from Entra ID for the account that is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l page-blob -d 'Create a page blob of SIZE bytes (K, M, G, T; without SIZE 512), not an empty block blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand run" -l identity -d 'Name of this instance in the log and in the lock\'s record [default: HOST-PID]' -r
@@ -129,9 +129,9 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l auth -d '
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token from Entra ID, obtained in the first way that works'
-workload\t'A token of Entra ID by workload identity'
-managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+workload\t'A token from Entra ID, obtained by workload identity'
+managed\t'A token from Entra ID, obtained with the machine\'s managed identity'
+cli\t'A token from Entra ID for the account that is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l encoding -d 'Encoding of messages in a storage queue [default: text, with a warning]' -r -f -a "base64\t'Decode every message; dead-letter one that is not base64'
 text\t'Pass every message on as it was sent'"
@@ -187,9 +187,9 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l auth -d
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token from Entra ID, obtained in the first way that works'
-workload\t'A token of Entra ID by workload identity'
-managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+workload\t'A token from Entra ID, obtained by workload identity'
+managed\t'A token from Entra ID, obtained with the machine\'s managed identity'
+cli\t'A token from Entra ID for the account that is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand status" -l json -d 'Answer as one JSON object, for slots as an array of them'
@@ -201,9 +201,9 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l auth -d '
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token from Entra ID, obtained in the first way that works'
-workload\t'A token of Entra ID by workload identity'
-managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+workload\t'A token from Entra ID, obtained by workload identity'
+managed\t'A token from Entra ID, obtained with the machine\'s managed identity'
+cli\t'A token from Entra ID for the account that is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l emulator -d 'With --blob: use Azurite on this machine'
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand list" -l json -d 'Answer as a JSON array of the objects of status'
@@ -215,9 +215,9 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l auth -d 
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token from Entra ID, obtained in the first way that works'
-workload\t'A token of Entra ID by workload identity'
-managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+workload\t'A token from Entra ID, obtained by workload identity'
+managed\t'A token from Entra ID, obtained with the machine\'s managed identity'
+cli\t'A token from Entra ID for the account that is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l poll -d 'How often to check the lock [default: 2s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand watch" -l emulator -d 'With --blob: use Azurite on this machine'
@@ -230,9 +230,9 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l auth -d 
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token from Entra ID, obtained in the first way that works'
-workload\t'A token of Entra ID by workload identity'
-managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+workload\t'A token from Entra ID, obtained by workload identity'
+managed\t'A token from Entra ID, obtained with the machine\'s managed identity'
+cli\t'A token from Entra ID for the account that is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l period -d 'End the lease after N seconds (0 to 60), or at its own end if that is earlier [default: at its own end]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand break" -l emulator -d 'With --blob: use Azurite on this machine'
@@ -245,9 +245,9 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l auth -d 
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token from Entra ID, obtained in the first way that works'
-workload\t'A token of Entra ID by workload identity'
-managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+workload\t'A token from Entra ID, obtained by workload identity'
+managed\t'A token from Entra ID, obtained with the machine\'s managed identity'
+cli\t'A token from Entra ID for the account that is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l once-key -d 'The task to forget [default: the only one there is]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand reset" -l emulator -d 'With --blob: use Azurite on this machine'
@@ -262,9 +262,9 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l auth -d
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token from Entra ID, obtained in the first way that works'
-workload\t'A token of Entra ID by workload identity'
-managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+workload\t'A token from Entra ID, obtained by workload identity'
+managed\t'A token from Entra ID, obtained with the machine\'s managed identity'
+cli\t'A token from Entra ID for the account that is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l lease -d 'Judge round trips by this lease, as for run [default: 60s]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand doctor" -l doorbell -d 'Test the doorbell of this machine and of the holder' -r
@@ -292,9 +292,9 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l auth -d 
 key\t'The account\'s key'
 sas\t'A shared access signature'
 entra\t'A token from Entra ID, obtained in the first way that works'
-workload\t'A token of Entra ID by workload identity'
-managed\t'A token of Entra ID by the machine\'s managed identity'
-cli\t'A token of Entra ID of the account logged in with the Azure CLI'"
+workload\t'A token from Entra ID, obtained by workload identity'
+managed\t'A token from Entra ID, obtained with the machine\'s managed identity'
+cli\t'A token from Entra ID for the account that is logged in with the Azure CLI'"
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l ca-file -d 'Trust the certificates in this file (PEM) in addition to the system\'s' -r -F
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l page-blob -d 'Create a page blob of SIZE bytes (K, M, G, T; without SIZE 512), not an empty block blob' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand elect" -l identity -d 'Name of this instance in the log and in the lock\'s record [default: HOST-PID]' -r

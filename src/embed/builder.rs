@@ -104,8 +104,8 @@ impl Builder {
         if path.as_os_str().is_empty() {
             return Err(Error::refused("the lock's path is empty: name a file"));
         }
-        // `false`: the file system alone tells whether the drive is shared. On a shared one the kernel's lock does
-        // not exclude other machines: three commands ran at once.
+        // `false`: the file system tells whether the drive is shared. If so, the lock is kept in another way,
+        // because the kernel's excludes no other machine there.
         let lock = lease::at_path(path, false, 1).map_err(not_opened)?;
         if let Some(warning) = lock.info().warning {
             tracing::warn!("{warning}");

@@ -42,7 +42,7 @@ pub const LIBRARY_METHODS: &[(&str, &str)] = &[
     (SAS, "AccountCredential::sas()"),
 ];
 
-// The file with all of a Linux distribution's authorities has about a quarter of this size.
+// A Linux distribution's file of all authorities is about a quarter of this size.
 const CA_FILE_LIMIT: u64 = 1024 * 1024;
 
 pub(super) type Env<'a> = dyn Fn(&str) -> Option<String> + 'a;
@@ -126,11 +126,11 @@ pub enum Auth {
     Sas,
     /// A token from Entra ID, obtained in the first way that works
     Entra,
-    /// A token of Entra ID by workload identity
+    /// A token from Entra ID, obtained by workload identity
     Workload,
-    /// A token of Entra ID by the machine's managed identity
+    /// A token from Entra ID, obtained with the machine's managed identity
     Managed,
-    /// A token of Entra ID of the account logged in with the Azure CLI
+    /// A token from Entra ID for the account that is logged in with the Azure CLI
     Cli,
 }
 

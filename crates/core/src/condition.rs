@@ -80,7 +80,7 @@ impl Condition {
         self.give_up_at.is_some()
     }
 
-    /// Returns the reason of the last answer, if that was a no.
+    /// Returns the reason for the last answer, if that was a no.
     pub fn refusal(&self) -> Option<Unfit> {
         self.answer.and_then(|(_, answer)| answer.err())
     }

@@ -172,7 +172,7 @@ pub enum ResetResult {
     Done,
     /// An instance has the lock.
     Held,
-    /// The results are not those shown.
+    /// The results are not those shown, or only a reset of all can forget them.
     Changed,
     /// There are no such results.
     Nothing,

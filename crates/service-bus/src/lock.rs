@@ -166,7 +166,7 @@ impl Held {
     }
 }
 
-pub(super) fn unsettled(why: &str) -> Failure {
+pub(super) fn unconfirmed(why: &str) -> Failure {
     Failure::Transient {
         why: format!(
             "{why}: the previous settlement was not answered, and it is not known whether it was carried out"
@@ -180,7 +180,7 @@ pub(super) fn unsettled(why: &str) -> Failure {
 /// it could still carry that out.
 fn lose(state: &mut MessageLockState, error: &BusError) -> Failure {
     let failure = if state.settling.is_some() {
-        unsettled(&error.why())
+        unconfirmed(&error.why())
     } else {
         Failure::Lost {
             until: None,
@@ -308,7 +308,7 @@ impl LockDuration {
         if self.lock_time.is_some() || after >= believed {
             return;
         }
-        // No queue has a shorter lock: the message was lost in another way.
+        // No queue has a shorter lock: one that ended even sooner was lost in another way.
         let after = after.max(SHORTEST);
         let known = self.limit(at);
         let limit = known.map_or(after, |limit| limit.min(after));

@@ -20,7 +20,7 @@ use tokio::sync::{mpsc, oneshot, watch};
 use super::amqp::Connection;
 use super::error::BusError;
 use super::frame_scanner::DeliveryState;
-use super::lock::{FIRST_RENEWAL, REQUEST, unsettled, wall};
+use super::lock::{FIRST_RENEWAL, REQUEST, unconfirmed, wall};
 use super::session_link::{Reader, SessionLink, Want};
 use super::shared::SharedConnection;
 use super::stream::OF_SESSION;
@@ -399,7 +399,7 @@ impl Lock for HeldMessage {
             if let Err(failure) = settled {
                 return Err(match failure {
                     Failure::Lost { why, .. } if state.settling => {
-                        let failure = unsettled(&why);
+                        let failure = unconfirmed(&why);
                         state.closed = Some(Closed::Failed(failure.clone()));
                         failure
                     }
