@@ -146,7 +146,7 @@ complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l timeout -
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-signal -d 'Signal that asks the command to end [default: TERM]' -r
 complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l stop-to -d 'Processes that get the stop signal [default: group]' -r -f -a "group\t'The command\'s process group'
 main\t'The command\'s main process alone'"
-complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l contain -d 'Containment of a command\'s processes' -r -f -a "auto\t'A cgroup if one is available, else as with none'
+complete -c trafficcop -n "__fish_trafficcop_using_subcommand work" -l contain -d 'Containment of the command\'s processes' -r -f -a "auto\t'A cgroup if one is available, else as with none'
 cgroup\t'A cgroup of the command\'s own, killed at once'
 pidns\t'A PID namespace of its own: no process of it outlives trafficcop or the deadline, even if supervisor and guardian are both killed or both stopped; the command can see it (process ids, /proc)'
 none\t'The process group and a walk over all descendants'"

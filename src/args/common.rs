@@ -9,11 +9,12 @@ use clap::Args;
 use super::Rows;
 use super::values::{
     AUTO, Checked, checked, doorbell, duration, identity, lease, number, page_blob, path, poll,
-    vm_name,
+    signal, vm_name,
 };
 use crate::azure::Auth;
 use crate::core::IfLost;
 use crate::doorbell::DoorbellAddress;
+use crate::guardian::{Contain, StopTo};
 use crate::report::Format;
 
 // A standby that looks at four with each poll must see all of them.
@@ -284,6 +285,36 @@ pub struct Listen {
     /// and host. Nothing can be changed through it.
     #[arg(long, hide_short_help = true)]
     pub listen_any: bool,
+}
+
+/// How a command is ended, and what keeps its processes together.
+#[derive(Clone, Debug, Default, Args)]
+pub struct Stopping {
+    /// Signal that asks the command to end [default: TERM]
+    ///
+    /// A name or a number. The command gets this signal whatever signal trafficcop got. With none no process gets a
+    /// signal: the command asks 'trafficcop check', and processes that are left at the end of the grace are killed.
+    #[arg(long, value_name = "SIG", hide_short_help = true, help_heading = "The command",
+        value_parser = checked(signal))]
+    pub stop_signal: Option<Checked<i32>>,
+
+    /// Processes that get the stop signal [default: group]
+    ///
+    /// With main only the command's main process gets it, and ends the rest itself. SIGKILL at the end of the grace
+    /// goes to all processes of the command either way. On a terminal the kernel sends Ctrl-C to the whole
+    /// foreground group. Hooks and the --standby command of
+    /// run always get SIGTERM, in their whole group.
+    #[arg(long, value_name = "WHO", value_enum, default_value_t = StopTo::Group, hide_default_value = true,
+        hide_short_help = true, help_heading = "The command")]
+    pub stop_to: StopTo,
+
+    /// Containment of the command's processes
+    ///
+    /// If a mode named here is not available, trafficcop refuses to start; it never takes a weaker one. With -v
+    /// the log of run names the mode in force.
+    #[arg(long, value_name = "MODE", value_enum, default_value_t = Contain::Auto, hide_short_help = true,
+        help_heading = "The command")]
+    pub contain: Contain,
 }
 
 /// Events that the platform announces for this machine.

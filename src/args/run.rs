@@ -5,13 +5,10 @@ use std::time::Duration;
 
 use clap::{ArgAction, Args, ValueEnum, ValueHint};
 
-use super::values::{
-    Checked, checked, count, duration, once_key, once_per, positive, signal, watchdog,
-};
-use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, in_short, with_examples};
+use super::values::{Checked, checked, count, duration, once_key, once_per, positive, watchdog};
+use super::{Common, FOR_THE_STORE, Rows, ScheduledEvents, Stopping, in_short, with_examples};
 use crate::core::OnFailure;
 use crate::exit;
-use crate::guardian::{Contain, StopTo};
 use crate::notify::Ready;
 
 /// Flags of `trafficcop run`.
@@ -30,30 +27,9 @@ pub struct Run {
     #[arg(long, value_name = "D", help_heading = "The command", value_parser = checked(duration))]
     pub grace: Option<Checked<Duration>>,
 
-    /// Signal that asks the command to end [default: TERM]
-    ///
-    /// A name or a number. The command gets this signal whatever signal trafficcop got. With none no process gets a
-    /// signal: the command asks 'trafficcop check', and processes that are left at the end of the grace are killed.
-    #[arg(long, value_name = "SIG", hide_short_help = true, help_heading = "The command",
-        value_parser = checked(signal))]
-    pub stop_signal: Option<Checked<i32>>,
-
-    /// Processes that get the stop signal [default: group]
-    ///
-    /// With main only the command's main process gets it, and ends the rest itself. SIGKILL at the end of the grace
-    /// goes to all processes of the command either way. On a terminal the kernel sends Ctrl-C to the whole
-    /// foreground group. Hooks and the --standby command always get SIGTERM, in their whole group.
-    #[arg(long, value_name = "WHO", value_enum, default_value_t = StopTo::Group, hide_default_value = true,
-        hide_short_help = true, help_heading = "The command")]
-    pub stop_to: StopTo,
-
-    /// Containment of the command's processes
-    ///
-    /// If a mode named here is not available, trafficcop refuses to start; it never takes a weaker one. The
-    /// log names the mode in force with -v.
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = Contain::Auto, hide_short_help = true,
-        help_heading = "The command")]
-    pub contain: Contain,
+    /// Its end.
+    #[command(flatten)]
+    pub stopping: Stopping,
 
     /// Keep trafficcop's credentials from the command, its hooks and checks
     ///

@@ -9,10 +9,9 @@ use clap::{Arg, ArgAction, Args, ValueEnum, ValueHint};
 use super::values::variable_name;
 use super::values::{
     Checked, ExitStatuses, body_size, checked, concurrency, duration, exit_statuses, not_empty,
-    number, positive, renew_at, retry_delay, signal,
+    number, positive, renew_at, retry_delay,
 };
-use super::{Access, FOR_THE_QUEUE, Operations, Rows, in_short, with_examples};
-use crate::guardian::{Contain, StopTo};
+use super::{Access, FOR_THE_QUEUE, Operations, Rows, Stopping, in_short, with_examples};
 use crate::queue::storage::Encoding;
 
 #[cfg(feature = "service-bus")]
@@ -126,29 +125,9 @@ pub struct Work {
         value_parser = checked(positive(": no command could do anything: leave it out for no limit")))]
     pub timeout: Option<Checked<Duration>>,
 
-    /// Signal that asks the command to end [default: TERM]
-    ///
-    /// A name or a number. The command gets this signal whatever signal trafficcop got. With none no process gets a
-    /// signal: the command asks 'trafficcop check', and processes that are left at the end of the grace are killed.
-    #[arg(long, value_name = "SIG", hide_short_help = true, help_heading = "The command",
-        value_parser = checked(signal))]
-    pub stop_signal: Option<Checked<i32>>,
-
-    /// Processes that get the stop signal [default: group]
-    ///
-    /// With main only the command's main process gets it, and ends the rest itself. SIGKILL at the end of the grace
-    /// goes to all processes of the command either way. On a terminal the kernel sends Ctrl-C to the whole
-    /// foreground group.
-    #[arg(long, value_name = "WHO", value_enum, default_value_t = StopTo::Group, hide_default_value = true,
-        hide_short_help = true, help_heading = "The command")]
-    pub stop_to: StopTo,
-
-    /// Containment of a command's processes
-    ///
-    /// If a mode named here is not available, trafficcop refuses to start; it never takes a weaker one.
-    #[arg(long, value_name = "MODE", value_enum, default_value_t = Contain::Auto, hide_short_help = true,
-        help_heading = "The command")]
-    pub contain: Contain,
+    /// Its end.
+    #[command(flatten)]
+    pub stopping: Stopping,
 
     /// Keep trafficcop's credentials from the command that handles messages
     ///

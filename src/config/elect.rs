@@ -5,7 +5,7 @@ use std::time::Duration;
 
 use super::{Ask, Config, Host, Roles, UsageError, quoted};
 use crate::args;
-use crate::guardian::{Contain, StopTo};
+use crate::guardian::Contain;
 use crate::notify::Ready;
 
 // A reader is told, not killed: it is quick, or sets its own grace.
@@ -39,9 +39,10 @@ impl Config {
         let run = args::Run {
             common: typed.common,
             grace: Some(typed.grace.unwrap_or(Ok(DEFAULT_GRACE))),
-            stop_signal: None,
-            stop_to: StopTo::Group,
-            contain: Contain::None,
+            stopping: args::Stopping {
+                contain: Contain::None,
+                ..args::Stopping::default()
+            },
             no_credentials: false,
             hold_policy: args::HoldPolicy {
                 max_hold: typed.max_hold,
