@@ -89,8 +89,7 @@ impl TrafficCop {
     }
 
     /// Prepares to compete for a lease on an Azure blob, `CONTAINER/NAME` or its URL, with the environment's
-    /// account and credential. Creates blob and container if they are missing. Sends nothing yet. The crate's
-    /// page has an example.
+    /// account and credential. Creates blob and container if they are missing. Sends nothing yet.
     ///
     /// # Errors
     /// If the name is invalid, or account and credential are missing or contradictory.

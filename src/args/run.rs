@@ -79,7 +79,7 @@ pub struct Run {
     ///
     /// Its first 256 bytes are visible to everyone who can read the lock's record: put no secrets there.
     // Not required: `config` reports a missing command in one line. `allow_hyphen_values` would take a mistyped
-    // flag for the command. Without a heading it is shown before all flags.
+    // flag for the command.
     #[arg(value_name = "COMMAND", help_heading = None::<&'static str>, trailing_var_arg = true,
         value_hint = ValueHint::CommandWithArguments, action = ArgAction::Append)]
     pub command: Vec<OsString>,

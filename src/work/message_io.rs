@@ -159,7 +159,7 @@ fn write(path: &Path, bytes: &[u8]) -> io::Result<()> {
 
 /// Private directory, locked while in use, removed when dropped.
 ///
-/// A command whose message is in it shares the lock. An unlocked directory is in nobody's use, and is swept.
+/// A command whose message is in it shares the lock. A directory that is not locked is not in use, and is swept.
 #[derive(Debug)]
 struct Folder {
     path: PathBuf,

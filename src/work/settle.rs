@@ -265,7 +265,7 @@ mod tests {
         }
     }
 
-    /// Design section 8, row by row, on the first and on the last attempts.
+    /// Each row of the table, on the first and the last attempt.
     #[test]
     fn each_end_has_its_settlement() {
         let why = || "why".to_owned();

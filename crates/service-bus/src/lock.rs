@@ -245,9 +245,9 @@ impl Lock for Held {
 ///
 /// The service reports the end of a lock by its own wall clock, never its length. `--lock-time` sets the length.
 /// Without it, the length is the reported end minus this machine's time, if a queue can have that length (5 s to
-/// 5 min). Otherwise one of the clocks is wrong, and the shortest length is assumed. A clock whose error is too
-/// small for that is noticed at the first renewal, after 20 s at the latest, by a lock that has already ended. For
-/// an hour, the following locks are assumed to last no longer than that one did.
+/// 5 min). Otherwise one of the clocks is wrong, and the shortest length is assumed. A smaller error of a clock shows
+/// at the first renewal, after 20 s at the latest: the lock has already ended. For an hour, the following locks are
+/// assumed to last no longer than that one did.
 ///
 /// The lengths decide when to renew. A lock's deadline is counted elsewhere, from the time before a request.
 #[derive(Debug)]

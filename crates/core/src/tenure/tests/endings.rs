@@ -160,7 +160,7 @@ fn instance_competes_again_after_a_doubt_that_stopped_the_command() {
     assert!(start(&tenure.step(wake, grant(wake))).is_some());
 }
 
-/// The guardian may read of a renewal after its timer (found by the search). Then it drains a command that
+/// The guardian may read of a renewal after its timer. Then it drains a command that
 /// the core holds for safe.
 #[test]
 fn command_that_the_guardian_stopped_has_not_ended_by_itself() {

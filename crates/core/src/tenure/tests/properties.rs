@@ -352,8 +352,7 @@ impl Observer {
     }
 }
 
-/// Returns a configuration with the same stories in every `cargo test`. A hunt (PROPTEST_CASES=100000, a
-/// quarter of an hour; PROPTEST_RNG_SEED for another seed) finds the rare ones; each gets its own test.
+/// Returns a configuration with the same stories in every `cargo test`; PROPTEST_CASES and PROPTEST_RNG_SEED set others.
 fn config() -> ProptestConfig {
     let given = ProptestConfig::default();
     let hunts = given.cases > 1024;
