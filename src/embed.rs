@@ -310,7 +310,7 @@ struct Guards {
 }
 
 impl Guards {
-    fn told_by(cordons: UnboundedSender<Option<Cordon>>) -> Guards {
+    fn telling(cordons: UnboundedSender<Option<Cordon>>) -> Guards {
         Guards {
             cordons: Some(cordons),
             ..Guards::default()

@@ -210,7 +210,7 @@ impl Builder {
             &name,
             Control::StandingBy { holder: None },
             Instant::ZERO,
-            Guards::told_by(send_cordon),
+            Guards::telling(send_cordon),
         );
         let workload = Program::new(&shared, watchdog).only_if(condition);
         let tenure = Tenure::new(rules, Instant::now()).only_if(asks_every);

@@ -137,8 +137,8 @@ impl Tasks {
         shown: &TaskLog,
     ) -> Result<TaskLog, ResetResult> {
         let mut left = found.clone();
-        // A person agreed to what was shown. Unreadable text may hold the named key, so only a reset of all
-        // forgets it.
+        // A person agreed to what was shown. Text that became unreadable since may hold the named key: only a
+        // reset of all forgets it.
         if !self.are_same(shown, found) || unreadable && *self != Tasks::All {
             return Err(ResetResult::Changed);
         }
@@ -172,7 +172,7 @@ pub enum ResetResult {
     Done,
     /// An instance has the lock.
     Held,
-    /// The results are not those shown, or only a reset of all can forget them.
+    /// The results are not those shown.
     Changed,
     /// There are no such results.
     Nothing,

@@ -176,8 +176,8 @@ pub(super) fn unconfirmed(why: &str) -> Failure {
     }
 }
 
-/// Closes a message whose lock the service does not know. Sends nothing on the link: if the service is wrong,
-/// it could still carry that out.
+/// Closes a message whose lock the service does not know. It is not settled on its link either: a service that is
+/// wrong could carry that out.
 fn lose(state: &mut MessageLockState, error: &BusError) -> Failure {
     let failure = if state.settling.is_some() {
         unconfirmed(&error.why())
@@ -308,7 +308,7 @@ impl LockDuration {
         if self.lock_time.is_some() || after >= believed {
             return;
         }
-        // No queue has a shorter lock: one that ended even sooner was lost in another way.
+        // No queue has a shorter lock, even if this one ended sooner.
         let after = after.max(SHORTEST);
         let known = self.limit(at);
         let limit = known.map_or(after, |limit| limit.min(after));

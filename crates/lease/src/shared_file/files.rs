@@ -72,11 +72,11 @@ pub enum Kind {
 pub struct Found {
     /// Kind of the entry.
     pub kind: Kind,
-    /// Whether it has a second name (a hard link).
+    /// Whether a file has a second name (a hard link).
     pub has_another_name: bool,
     /// Length in bytes.
     pub length: u64,
-    /// Last change, by the server's clock since 1970.
+    /// Time of the last change since 1970, by the server's clock.
     pub modified: Duration,
     /// Number of its file system.
     pub device: u64,
