@@ -11,7 +11,7 @@ use super::{LockTarget, answer, run};
 use crate::args;
 use crate::config::{self, UsageError};
 use crate::exit::{self, ExitAction};
-use crate::lease::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks};
+use crate::lease::inspect::{BreakResult, LockState, LockStatus, ResetResult, Tasks};
 use crate::lease::once::TaskLog;
 use crate::report;
 
@@ -46,7 +46,7 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
     let by = format!("{}-{} (break)", here.host, here.pid);
     let broken = run(async { Ok(target.inspector.break_lease(seen, period, &by).await?) })?;
     let text = match broken {
-        Broken::Within(rest) => {
+        BreakResult::Within(rest) => {
             let when = match rest {
                 Duration::ZERO => "now".to_owned(),
                 rest => format!("in {} seconds", rest.as_secs()),
@@ -54,9 +54,11 @@ pub(crate) fn break_lease(typed: &args::Break) -> anyhow::Result<ExitAction> {
             let text = format!("broken: another instance can have control {when}\n");
             return answer(&text, ExitAction::Status(0));
         }
-        Broken::Free => "the lease has ended meanwhile: nothing was broken\n",
-        Broken::Overtaken => "its holder renewed it each time: nothing was broken; try again\n",
-        Broken::Changed => {
+        BreakResult::Free => "the lease has ended meanwhile: nothing was broken\n",
+        BreakResult::Overtaken => {
+            "its holder renewed it each time: nothing was broken; try again\n"
+        }
+        BreakResult::Changed => {
             "the lock has changed hands meanwhile: nothing was broken; check it again\n"
         }
     };

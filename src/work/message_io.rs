@@ -116,7 +116,7 @@ impl MessageIo {
         Ok((self, path))
     }
 
-    pub(super) fn is_on_disk(&self) -> bool {
+    pub(super) fn has_directory(&self) -> bool {
         self.folder.is_some()
     }
 

@@ -168,7 +168,7 @@ impl MessageProcessor {
         if context.rules.at_most_once
             && let Some(decision) = self.settle_first(&info.id, &held, context).await
         {
-            if message_io.is_on_disk() {
+            if message_io.has_directory() {
                 self.meanwhile(removed(message_io)).await;
             }
             return self.done(&info, &held, decision, None, context);
@@ -233,7 +233,7 @@ impl MessageProcessor {
             let _ = self.meanwhile(held.settle(settlement)).await;
         }
         // Not earlier: a disk can be slow, and settling reads the session's state.
-        if message_io.is_on_disk() {
+        if message_io.has_directory() {
             self.meanwhile(removed(message_io)).await;
         }
         // The state could not be stored.

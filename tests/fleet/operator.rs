@@ -9,7 +9,7 @@ use trafficcop::Instant;
 use trafficcop::internals::signals::SignalEvent;
 use trafficcop_core::clock::{SimulatedClock, start_thread};
 use trafficcop_core::observed::SHORTEST_LEASE;
-use trafficcop_lease::inspect::{Broken as Answer, LockState};
+use trafficcop_lease::inspect::{BreakResult as Answer, LockState};
 use trafficcop_lease::shared_file::{break_lock, look};
 
 use super::clock::Time;

@@ -10,7 +10,7 @@ use trafficcop_core::clock::SimulatedClock;
 use trafficcop_core::observed::SHORTEST_LEASE;
 use trafficcop_lease::NamedLock as _;
 use trafficcop_lease::helper::{Calls, HelperLock};
-use trafficcop_lease::inspect::{Broken, LockState};
+use trafficcop_lease::inspect::{BreakResult, LockState};
 
 use super::adversary::{Deed, Place, Schedule};
 use super::caller::Caller;
@@ -192,7 +192,7 @@ impl World {
                 let held = seen.state == LockState::Held && seen.record.is_some();
                 if !held
                     || inspector.break_lease(seen, seconds, "an operator").await
-                        != Ok(Broken::Overtaken)
+                        != Ok(BreakResult::Overtaken)
                 {
                     return;
                 }

@@ -46,7 +46,7 @@ pub trait Inspector: Send + Sync {
         seen: LockStatus,
         period: Option<u8>,
         by: &str,
-    ) -> Result<Broken, Failure>;
+    ) -> Result<BreakResult, Failure>;
 
     /// Forgets results if they are still those `seen`, and without `force` only if no instance has the lock.
     ///
@@ -108,7 +108,7 @@ impl LockStatus {
 
 /// Result of a break.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum Broken {
+pub enum BreakResult {
     /// The lease is broken. It ends after at most this time, and keeps others out until then.
     Within(Duration),
     /// Nothing was broken: the lease had ended.

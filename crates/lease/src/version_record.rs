@@ -14,7 +14,7 @@ use std::time::Duration;
 use serde::{Deserialize, Serialize};
 
 use crate::errors::fatal;
-use crate::inspect::{Broken, LockState, LockStatus, ResetResult, Tasks, UNREADABLE};
+use crate::inspect::{BreakResult, LockState, LockStatus, ResetResult, Tasks, UNREADABLE};
 use crate::once::TaskLog;
 use crate::record::{Record, cut_longest};
 use trafficcop_core::clock::Instant;
@@ -148,12 +148,12 @@ impl VersionRecord {
         seen: &Record,
         period: Option<Duration>,
         by: &str,
-    ) -> Result<(VersionRecord, Duration), Broken> {
+    ) -> Result<(VersionRecord, Duration), BreakResult> {
         if self.state == VersionState::Released {
-            return Err(Broken::Free);
+            return Err(BreakResult::Free);
         }
         if self.record.token != seen.token {
-            return Err(Broken::Changed);
+            return Err(BreakResult::Changed);
         }
         let after = period.unwrap_or(self.lease);
         let record = VersionRecord {

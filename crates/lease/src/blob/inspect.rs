@@ -12,7 +12,8 @@ use super::metadata::{self, Metadata};
 use super::{OpenError, Target, fresh_lease_id, is_taken};
 use crate::errors::fatal;
 use crate::inspect::{
-    Broken, FORGETTING, Inspector, LockState, LockStatus, REQUEST, ResetResult, Tasks, UNREADABLE,
+    BreakResult, FORGETTING, Inspector, LockState, LockStatus, REQUEST, ResetResult, Tasks,
+    UNREADABLE,
 };
 use crate::once::TaskLog;
 use trafficcop_azure::{Account, Operation, ServiceError};
@@ -192,7 +193,7 @@ impl Inspector for BlobInspector {
         mut seen: LockStatus,
         period: Option<u8>,
         _by: &str,
-    ) -> Result<Broken, Failure> {
+    ) -> Result<BreakResult, Failure> {
         // A break cannot name a lease: the ETag of what was shown protects every other. The record's token
         // recognises a holder that wrote meanwhile.
         let tenure = |seen: &LockStatus| seen.record.as_ref().map(|record| record.token);
@@ -204,24 +205,24 @@ impl Inspector for BlobInspector {
             let limit = Instant::now() + REQUEST;
             let tag = seen.tag.as_deref();
             let error = match self.client.break_lease(period, tag, limit).await {
-                Ok(rest) => return Ok(Broken::Within(rest)),
+                Ok(rest) => return Ok(BreakResult::Within(rest)),
                 Err(error) => error,
             };
             match error.code() {
                 Some("LeaseNotPresentWithLeaseOperation" | "LeaseAlreadyBroken") => {
-                    return Ok(Broken::Free);
+                    return Ok(BreakResult::Free);
                 }
                 Some("ConditionNotMet") => {}
                 _ => return Err(self.failure(&error, Operation::BreakLease)),
             }
             seen = self.look(Instant::now() + REQUEST).await?;
             match seen.state {
-                LockState::Missing | LockState::Free => return Ok(Broken::Free),
+                LockState::Missing | LockState::Free => return Ok(BreakResult::Free),
                 LockState::Held | LockState::Breaking if tenure(&seen) == shown => {}
                 LockState::Held | LockState::Breaking => break,
             }
         }
-        Ok(Broken::Changed)
+        Ok(BreakResult::Changed)
     }
 
     async fn forget(
@@ -237,9 +238,9 @@ impl Inspector for BlobInspector {
         }
         // The holder can stop its command before its lease ends.
         let rest = match self.break_lease(seen, None, "").await? {
-            Broken::Within(rest) => rest,
-            Broken::Free => Duration::ZERO,
-            Broken::Changed | Broken::Overtaken => return Ok(ResetResult::Held),
+            BreakResult::Within(rest) => rest,
+            BreakResult::Free => Duration::ZERO,
+            BreakResult::Changed | BreakResult::Overtaken => return Ok(ResetResult::Held),
         };
         let give_up_at = Instant::now() + rest + REQUEST;
         loop {

@@ -19,7 +19,8 @@ use super::{lock, open};
 use crate::blocking::{BlockingJobs, Stalled};
 use crate::errors::{errno_of, failure_at, fatal, fatal_at, transient};
 use crate::inspect::{
-    Broken, FORGETTING, Inspector, LockState, LockStatus, REQUEST, ResetResult, Tasks, UNREADABLE,
+    BreakResult, FORGETTING, Inspector, LockState, LockStatus, REQUEST, ResetResult, Tasks,
+    UNREADABLE,
 };
 use crate::once::TaskLog;
 use crate::record::Record;
@@ -91,13 +92,13 @@ impl Inspector for FileInspector {
         seen: LockStatus,
         period: Option<u8>,
         by: &str,
-    ) -> Result<Broken, Failure> {
+    ) -> Result<BreakResult, Failure> {
         let seen = seen.record.unwrap_or_default();
         let period = period.map(|seconds| Duration::from_secs(seconds.into()));
         // The holder writes every few seconds, and a write here takes as long as the drive needs.
         let end = Instant::now() + REQUEST * 3;
-        let mut broken = Broken::Overtaken;
-        while broken == Broken::Overtaken && Instant::now() < end {
+        let mut broken = BreakResult::Overtaken;
+        while broken == BreakResult::Overtaken && Instant::now() < end {
             let (seen, by) = (seen.clone(), by.to_owned());
             let attempt = self.blocking(Instant::now() + REQUEST, move |path| {
                 shared_file::break_lock(&path, &seen, period, &by)

@@ -8,7 +8,7 @@ use async_trait::async_trait;
 use super::call::{Entry, Helper, NONE, Put};
 use crate::blocking::BlockingJobs;
 use crate::errors::{fatal, transient};
-use crate::inspect::{Broken, FORGETTING, Inspector, LockStatus, REQUEST, ResetResult, Tasks};
+use crate::inspect::{BreakResult, FORGETTING, Inspector, LockStatus, REQUEST, ResetResult, Tasks};
 use crate::version_record::{VersionRecord, fresh_nonce};
 use trafficcop_core::Failure;
 use trafficcop_core::clock::Instant;
@@ -105,11 +105,11 @@ impl Inspector for HelperInspector {
         seen: LockStatus,
         period: Option<u8>,
         by: &str,
-    ) -> Result<Broken, Failure> {
+    ) -> Result<BreakResult, Failure> {
         let (by, end) = (by.to_owned(), Instant::now() + REQUEST * 2);
         self.run("breaking it", end, move |helper| {
             let Some((entry, Some(held))) = read(&helper, end)? else {
-                return Ok(Broken::Changed);
+                return Ok(BreakResult::Changed);
             };
             let period = period.map(|seconds| Duration::from_secs(seconds.into()));
             let (record, after) = match held.broken(&seen.record.unwrap_or_default(), period, &by) {
@@ -118,8 +118,8 @@ impl Inspector for HelperInspector {
             };
             let text = record.encode();
             Ok(match helper.put(&entry.tag, &text, end)? {
-                Put::Done => Broken::Within(after),
-                Put::Refused => Broken::Overtaken,
+                Put::Done => BreakResult::Within(after),
+                Put::Refused => BreakResult::Overtaken,
             })
         })
         .await

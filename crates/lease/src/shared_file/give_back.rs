@@ -37,8 +37,8 @@ impl Chain {
                 }
             },
         };
-        // Others read the version's record and the file at the lock's path, its hint. One is enough: the other
-        // write can hang because of a client that is cut off.
+        // Others read the version's record, and the hint in the file at the lock's path. One is enough: the other
+        // write can hang because of another machine that is cut off.
         let written = self.writer.outcome(version, give_up_at, Wanted::Either);
         if written.record || written.hint {
             self.state().unwritten = None;

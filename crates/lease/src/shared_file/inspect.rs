@@ -12,7 +12,7 @@ use std::time::Duration;
 use super::errors::TRYING;
 use super::files::Found;
 use super::share::{Hint, Made, Share};
-use crate::inspect::{Broken, LockStatus, ResetResult, Tasks};
+use crate::inspect::{BreakResult, LockStatus, ResetResult, Tasks};
 use crate::once::TaskLog;
 use crate::record::Record;
 use crate::version_record::VersionRecord;
@@ -112,7 +112,7 @@ pub fn break_lock(
     seen: &Record,
     period: Option<Duration>,
     by: &str,
-) -> Result<Broken, Failure> {
+) -> Result<BreakResult, Failure> {
     let share = Share::new(path);
     let Last {
         version,
@@ -121,8 +121,8 @@ pub fn break_lock(
     } = last(&share)?;
     let Some(read) = record else {
         return Ok(match version {
-            0 => Broken::Free,
-            _ => Broken::Overtaken,
+            0 => BreakResult::Free,
+            _ => BreakResult::Overtaken,
         });
     };
     // All others wait for this record's lease, from when they saw it.
@@ -139,7 +139,7 @@ pub fn break_lock(
     let said = share.say_broken(version);
     let said = said.map_err(|error| share.refusal("recording that it is broken", &error))?;
     if !said || !make(&share, record.version)? {
-        return Ok(Broken::Overtaken);
+        return Ok(BreakResult::Overtaken);
     }
     let written = share.write_record(&record);
     // Another instance has taken over by it: no holder continues from what may be an operator's.
@@ -147,10 +147,10 @@ pub fn break_lock(
         .exists(record.version.saturating_add(1))
         .unwrap_or(false)
     {
-        return Ok(Broken::Within(Duration::ZERO));
+        return Ok(BreakResult::Within(Duration::ZERO));
     }
     tell(&share, &record, written)?;
-    Ok(Broken::Within(after))
+    Ok(BreakResult::Within(after))
 }
 
 pub(crate) fn forget(
@@ -353,7 +353,7 @@ mod tests {
         let seen = look(&path).unwrap().record.unwrap();
         share.make(3).unwrap();
         let broken = break_lock(&path, &seen, None, "me");
-        assert_eq!(broken, Ok(Broken::Within(Duration::ZERO)));
+        assert_eq!(broken, Ok(BreakResult::Within(Duration::ZERO)));
         let Hint::Record(hint) = share.hint().unwrap() else {
             panic!("the hint has no record");
         };
@@ -385,11 +385,14 @@ mod tests {
             token: 9,
             ..seen.clone()
         };
-        assert_eq!(break_lock(&path, &other, None, "me"), Ok(Broken::Changed));
+        assert_eq!(
+            break_lock(&path, &other, None, "me"),
+            Ok(BreakResult::Changed)
+        );
         let lease = Duration::from_secs(15);
         assert_eq!(
             break_lock(&path, &seen, None, "me"),
-            Ok(Broken::Within(lease))
+            Ok(BreakResult::Within(lease))
         );
         let broken = share.record(2).unwrap();
         assert_eq!(
@@ -401,12 +404,12 @@ mod tests {
         let now = Some(Duration::ZERO);
         assert_eq!(
             break_lock(&path, &seen, now, "me"),
-            Ok(Broken::Within(Duration::ZERO))
+            Ok(BreakResult::Within(Duration::ZERO))
         );
         let broken = share.record(3).unwrap();
         assert_eq!(broken.state, VersionState::Released);
         assert_eq!(broken.record.once, TaskLog::parse(ONE).unwrap());
-        assert_eq!(break_lock(&path, &seen, now, "me"), Ok(Broken::Free));
+        assert_eq!(break_lock(&path, &seen, now, "me"), Ok(BreakResult::Free));
     }
 
     #[test]
@@ -469,6 +472,6 @@ mod tests {
         assert_eq!(share.list().unwrap(), [0, 1]);
         std::os::unix::fs::chown(share.versions(), Some(0), None).unwrap();
         let broken = break_lock(&path, seen.record.as_ref().unwrap(), None, "me");
-        assert!(matches!(broken, Ok(Broken::Within(_))), "{broken:?}");
+        assert!(matches!(broken, Ok(BreakResult::Within(_))), "{broken:?}");
     }
 }
