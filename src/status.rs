@@ -10,6 +10,7 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::background_writer::BackgroundWriter;
+use crate::guardian::Guardian;
 use crate::report;
 pub(crate) use crate::report::{REFUSED, UNFIT};
 use crate::util::documented;
@@ -46,6 +47,19 @@ documented! {
 }
 
 impl Status {
+    /// Returns the status of a process that starts.
+    #[must_use]
+    pub fn starting(identity: &str, pid: u32, guardian: &Guardian) -> Status {
+        Status {
+            state: "starting".into(),
+            identity: identity.to_owned(),
+            pid,
+            guardian_pid: Some(guardian.pid()),
+            contain: Some(guardian.containment().to_string()),
+            ..Status::default()
+        }
+    }
+
     /// Returns the other holder in one safe line: another program wrote the record.
     #[must_use]
     pub fn holder_for_people(&self) -> Option<String> {

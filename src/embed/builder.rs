@@ -107,9 +107,7 @@ impl Builder {
         // `false`: the file system tells whether the drive is shared. If so, the lock is kept in another way,
         // because the kernel's excludes no other machine there.
         let lock = lease::at_path(path, false, 1).map_err(not_opened)?;
-        if let Some(warning) = lock.info().warning {
-            tracing::warn!("{warning}");
-        }
+        lock.info().warn();
         // Opened now for an early error; closed again, since the identity may still change.
         drop(open(&*lock, &competitor(None, LEASE, None))?);
         let name = path.display().to_string();

@@ -47,14 +47,7 @@ impl Observers {
     ) -> Observers {
         let candidate = &config.candidate;
         let status = StatusObserver {
-            status: Status {
-                state: "starting".into(),
-                identity: candidate.identity.clone(),
-                pid: candidate.pid,
-                guardian_pid: Some(guardian.pid()),
-                contain: Some(guardian.containment().to_string()),
-                ..Status::default()
-            },
+            status: Status::starting(&candidate.identity, candidate.pid, guardian),
             store: Arc::clone(store),
             file: config.status_file.clone().map(StatusFile::new),
             shared_status: shared_status.clone(),

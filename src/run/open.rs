@@ -47,7 +47,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
         doorbell.warn();
     }
     if !info.leases.contains(&config.lease) {
-        let (shortest, longest) = info.leases.into_inner();
+        let (shortest, longest) = info.leases.clone().into_inner();
         return Err(UsageError::new(format!(
             "--lease {}: {} a lease lasts {}s to {}s: take {}",
             show(config.lease),
@@ -58,9 +58,7 @@ pub(crate) fn open(config: &Config) -> anyhow::Result<Result<Opened, Ending>> {
         ))
         .into());
     }
-    if let Some(warning) = info.warning {
-        tracing::warn!("{warning}");
-    }
+    info.warn();
     let candidate = Candidate {
         bell: doorbell.as_ref().map(Doorbell::bell),
         ..config.candidate.clone()

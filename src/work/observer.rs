@@ -40,13 +40,8 @@ impl WorkerObserver {
     /// Creates it after the fork: threads write the files.
     pub(super) fn new(config: &config::Work, queue: &str, guardian: &Guardian) -> WorkerObserver {
         let status = Status {
-            state: "starting".into(),
             lock: queue.to_owned(),
-            identity: config.identity.clone(),
-            pid: config.pid,
-            guardian_pid: Some(guardian.pid()),
-            contain: Some(guardian.containment().to_string()),
-            ..Status::default()
+            ..Status::starting(&config.identity, config.pid, guardian)
         };
         let who = Instance {
             identity: config.identity.clone(),

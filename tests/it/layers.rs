@@ -87,7 +87,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "work",
         ],
     ),
-    ("status", &["machine", "report"]),
+    ("status", &["guardian", "machine", "report"]),
     (
         "commands",
         &[

@@ -69,16 +69,12 @@ impl NamedLock for BlobLock {
         let endpoint = self.account.endpoint();
         let url = self.target.url().unwrap_or(endpoint);
         LockInfo {
-            address: self.target.blob_url(endpoint).to_string(),
-            place: "on a blob",
             host: url.host_str().map(str::to_owned),
             // Opening it checks the lease.
             leases: Duration::ZERO..=Duration::MAX,
-            uses_doorbell: true,
-            look_can_hang: false,
             shortest_break: Some(0),
             force_breaks: true,
-            warning: None,
+            ..LockInfo::new(self.target.blob_url(endpoint).to_string(), "on a blob")
         }
     }
 

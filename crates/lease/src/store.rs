@@ -246,8 +246,8 @@ pub struct LockInfo {
 }
 
 impl LockInfo {
-    /// Returns the properties of a lock whose lease is a record that every instance may replace.
-    pub(crate) fn of_versions(address: String, place: &'static str) -> LockInfo {
+    /// Returns the properties of a lock whose record every instance may replace.
+    pub(crate) fn new(address: String, place: &'static str) -> LockInfo {
         LockInfo {
             address,
             place,
@@ -259,6 +259,13 @@ impl LockInfo {
             shortest_break: u8::try_from(SHORTEST_LEASE.as_secs()).ok(),
             force_breaks: false,
             warning: None,
+        }
+    }
+
+    /// Logs the warning.
+    pub fn warn(&self) {
+        if let Some(warning) = &self.warning {
+            tracing::warn!("{warning}");
         }
     }
 }

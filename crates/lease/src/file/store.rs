@@ -55,17 +55,13 @@ pub struct FileLock(pub PathBuf);
 impl NamedLock for FileLock {
     fn info(&self) -> LockInfo {
         LockInfo {
-            address: address_of(&self.0),
-            place: "on a local disk",
-            host: None,
             leases: Duration::ZERO..=Duration::MAX,
             // The kernel wakes the waiters, so no standby needs a ring.
             uses_doorbell: false,
             look_can_hang: true,
             // A kernel's lock cannot be taken from its process.
             shortest_break: None,
-            force_breaks: false,
-            warning: None,
+            ..LockInfo::new(address_of(&self.0), "on a local disk")
         }
     }
 

@@ -66,7 +66,7 @@ impl HelperLock {
 
 impl NamedLock for HelperLock {
     fn info(&self) -> LockInfo {
-        LockInfo::of_versions(self.helper.address(), "in a helper's store")
+        LockInfo::new(self.helper.address(), "in a helper's store")
     }
 
     fn open(&self, competitor: &Competitor) -> Result<Arc<dyn LeaseStore>, OpenError> {

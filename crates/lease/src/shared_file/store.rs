@@ -49,7 +49,7 @@ impl NamedLock for SharedFileLock {
         LockInfo {
             look_can_hang: true,
             warning: mount::of(&self.0).warning(&self.0),
-            ..LockInfo::of_versions(address_of(&self.0), "on a shared drive")
+            ..LockInfo::new(address_of(&self.0), "on a shared drive")
         }
     }
 

@@ -596,6 +596,9 @@ fn observers_write_what_the_scenes_expect() {
     let expected = std::fs::read_to_string(EXPECTED).unwrap();
     let mut lines = text.lines().zip(expected.lines()).zip(1..);
     let differs = lines.find(|((now, before), _)| now != before);
-    assert_eq!(differs, None, "the first line that differs");
+    assert_eq!(
+        differs, None,
+        "the first line that differs; BLESS=1 writes them anew, to be read"
+    );
     assert_eq!(text.len(), expected.len());
 }

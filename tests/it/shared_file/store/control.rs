@@ -2,7 +2,7 @@
 
 use super::*;
 use trafficcop_core::{Exit, Outcome};
-use trafficcop_lease::inspect::Broken;
+use trafficcop_lease::inspect::BreakResult;
 use trafficcop_lease::shared_file::{break_lock, look};
 
 #[tokio::test]
@@ -106,7 +106,7 @@ async fn broken_holder_makes_no_version_after_the_operators() {
         let seen = look(&path).ok()?.record?;
         break_lock(&path, &seen, Some(Duration::ZERO), "an operator").ok()
     };
-    let at_once = || broken().filter(|it| *it == Broken::Within(Duration::ZERO));
+    let at_once = || broken().filter(|it| *it == BreakResult::Within(Duration::ZERO));
     await_for("the break", at_once, String::new);
     let b = open(&path, "b");
     assert_eq!(acquire(&b).await.token, 3);
@@ -132,7 +132,7 @@ async fn broken_holder_makes_no_version_after_the_operators() {
 fn breaks(path: &Path, period: Option<Duration>) {
     let seen = look(path).expect("to look").record.expect("a record");
     let broken = break_lock(path, &seen, period, "an operator").expect("to break");
-    assert!(matches!(broken, Broken::Within(_)), "{broken:?}");
+    assert!(matches!(broken, BreakResult::Within(_)), "{broken:?}");
 }
 
 /// Returns how long a lost lease keeps others out.
