@@ -64,10 +64,9 @@
 //! | flag | its struct in `src/args`; its rows in `src/args/relations.rs`; its meaning in `src/config` |
 //! | store | a folder in `crates/lease/src` and a variant in `src/config/lock.rs`; or a helper, without a line here |
 //! | rule of the core | `crates/core/src/tenure`, with a row in its golden table |
-//! | notice | `crates/core/src/event.rs`; a row in `src/report/happened.rs`, with a word of `crates/timeline/src/record.rs`; a scene; an arm in `src/notify.rs` if it passes at once |
+//! | notice | `crates/core/src/event.rs`; rows in `src/report/happened.rs` and `crates/timeline/src/record.rs`; a scene |
 //! | metric | `src/serve/metrics.rs`, and a row in `docs/reference.md` |
 //! | field of the status file | `src/status.rs`, and the observers of `run` and `work` that fill it |
-//! | method of a store | `crates/lease/src/store.rs`; the compiler names the folders |
 //! | message to a user | beside the code that fails; `tests/it/documents/messages.rs` lists them all |
 //! | test | beside the code; in `tests/it` if it needs the program |
 //!
