@@ -64,7 +64,7 @@
 //! | flag | its struct in `src/args`; its rows in `src/args/relations.rs`; its meaning in `src/config` |
 //! | store | a folder in `crates/lease/src` and a variant in `src/config/lock.rs`; or a helper, without a line here |
 //! | rule of the core | `crates/core/src/tenure`, with a row in its golden table |
-//! | notice | `crates/core/src/event.rs`; rows in `src/report/happened.rs` and `crates/timeline/src/record.rs`; a scene |
+//! | notice | `core/src/event.rs`; rows in `src/report/happened.rs` and `timeline/src/record.rs`; a scene |
 //! | metric | `src/serve/metrics.rs`, and a row in `docs/reference.md` |
 //! | field of the status file | `src/status.rs`, and the observers of `run` and `work` that fill it |
 //! | message to a user | beside the code that fails; `tests/it/documents/messages.rs` lists them all |

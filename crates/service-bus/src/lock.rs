@@ -327,8 +327,8 @@ impl LockDuration {
     fn warn(&self, apparent_length: i64) {
         if !self.warned.swap(true, Ordering::Relaxed) {
             tracing::warn!(
-                "the clock differs from the service's: a message seems to be locked for {} s, but a queue's locks last 5 s to \
-                 5 min; assuming that they last {} s: set the clock, or set --lock-time",
+                "the clock differs from the service's: a message seems to be locked for {} s, but a queue's \
+                 locks last 5 s to 5 min; assuming that they last {} s: set the clock, or set --lock-time",
                 apparent_length / 1000,
                 SHORTEST.as_secs()
             );

@@ -352,7 +352,8 @@ impl Observer {
     }
 }
 
-/// Returns a configuration with the same stories in every `cargo test`; PROPTEST_CASES and PROPTEST_RNG_SEED set others.
+/// Returns a configuration with the same stories in every `cargo test`; PROPTEST_CASES and PROPTEST_RNG_SEED set
+/// others.
 fn config() -> ProptestConfig {
     let given = ProptestConfig::default();
     let hunts = given.cases > 1024;
