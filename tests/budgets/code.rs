@@ -54,9 +54,42 @@ pub(crate) fn is_test(path: &Path) -> bool {
     })
 }
 
-/// `lines:CRATE`, `lines:all` and `files:unsafe`.
+/// Words of comment, without blocks of code.
+pub(crate) fn words_of_comment(text: &str) -> usize {
+    let (mut words, mut in_block) = (0, false);
+    for line in text.lines() {
+        let Some(comment) = line.trim().strip_prefix("//") else {
+            in_block = false;
+            continue;
+        };
+        let comment = comment.trim_start_matches(['/', '!']).trim();
+        if comment.starts_with("```") {
+            in_block = !in_block;
+        } else if !in_block {
+            words += comment.split_whitespace().count();
+        }
+    }
+    words
+}
+
+/// `lines:CRATE`, `lines:all`, `lines:over-120-columns`, `files:unsafe` and `words:comment`.
 pub(crate) fn figures() -> BTreeMap<String, usize> {
     let mut figures = BTreeMap::new();
+    let sources = files(
+        &["src", "crates", "tests", "benches", "examples", "fuzz"],
+        ".rs",
+    );
+    let long = |path| {
+        read(path)
+            .lines()
+            .filter(|line| line.chars().count() > 120)
+            .count()
+    };
+    let long = sources.iter().map(|path| long(path)).sum();
+    figures.insert("lines:over-120-columns".to_owned(), long);
+    let texts = files(&["src", "crates"], ".rs");
+    let words = texts.iter().map(|path| words_of_comment(&read(path))).sum();
+    figures.insert("words:comment".to_owned(), words);
     let mut with_unsafe = 0;
     for path in files(&["src", "crates"], ".rs") {
         let inside = path
@@ -88,6 +121,12 @@ pub(crate) fn figures() -> BTreeMap<String, usize> {
     }
     figures.insert("files:unsafe".to_owned(), with_unsafe);
     figures
+}
+
+#[test]
+fn code_in_a_comment_has_no_words() {
+    let text = "/// One `two` three.\n/// ```\n/// let x = 1;\n/// ```\nfn f() {} // not counted\n    // four\n";
+    assert_eq!(words_of_comment(text), 4);
 }
 
 #[test]
