@@ -375,7 +375,10 @@ impl World {
         });
         let everywhere = self.machines.iter().all(|machine| machine.cordon.is_some());
         // Control changes hands by itself: it may be between two holders.
-        let pause = nanos(self.schedule.cooldown.max(self.schedule.poll)) * 3 + 6 * SECOND;
+        // A condition may not answer in time, twice in a row, before it says yes.
+        let questions = self.schedule.asks_every().map_or(0, |_| 10 * SECOND);
+        let pause =
+            nanos(self.schedule.cooldown.max(self.schedule.poll)) * 3 + 6 * SECOND + questions;
         let lately = self.now < self.last_end + pause || self.pairs.iter().any(Pair::tree_lives);
         let handed_over = self.schedule.max_hold.is_some() && lately;
         // A daemon that outlives both has the lock, as it should.
