@@ -100,11 +100,8 @@ impl LockTarget {
 
     /// Returns when to give up; a drive that hangs has one limit for everything.
     fn limit(&self) -> Instant {
-        Instant::now()
-            + match self.info.look_can_hang {
-                true => FILE,
-                false => LISTING,
-            }
+        let hangs = self.info.look_can_hang;
+        Instant::now() + if hangs { FILE } else { LISTING }
     }
 
     async fn look(&self) -> Result<LockStatus, Failure> {

@@ -10,7 +10,6 @@ use std::path::{Path, PathBuf};
 use serde::Serialize;
 
 use crate::background_writer::BackgroundWriter;
-use crate::guardian::Guardian;
 use crate::report;
 pub(crate) use crate::report::{REFUSED, UNFIT};
 use crate::util::documented;
@@ -49,13 +48,13 @@ documented! {
 impl Status {
     /// Returns the status of a process that starts.
     #[must_use]
-    pub fn starting(identity: &str, pid: u32, guardian: &Guardian) -> Status {
+    pub fn starting(identity: &str, pid: u32, guardian_pid: i32, contain: String) -> Status {
         Status {
             state: "starting".into(),
             identity: identity.to_owned(),
             pid,
-            guardian_pid: Some(guardian.pid()),
-            contain: Some(guardian.containment().to_string()),
+            guardian_pid: Some(guardian_pid),
+            contain: Some(contain),
             ..Status::default()
         }
     }

@@ -302,8 +302,7 @@ pub struct Stopping {
     ///
     /// With main only the command's main process gets it, and ends the rest itself. SIGKILL at the end of the grace
     /// goes to all processes of the command either way. On a terminal the kernel sends Ctrl-C to the whole
-    /// foreground group. Hooks and the --standby command of
-    /// run always get SIGTERM, in their whole group.
+    /// foreground group. Hooks and the --standby command of run always get SIGTERM, in their whole group.
     #[arg(long, value_name = "WHO", value_enum, default_value_t = StopTo::Group, hide_default_value = true,
         hide_short_help = true, help_heading = "The command")]
     pub stop_to: StopTo,

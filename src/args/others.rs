@@ -83,8 +83,7 @@ pub struct Check {
 
     /// Wait up to D: exit 1 as soon as the answer is no, else 0 after D
     ///
-    /// It exits within a tenth of a second after a stop was
-    /// requested or control was lost.
+    /// It exits within a tenth of a second after a stop was requested or control was lost.
     #[arg(long, value_name = "D", value_parser = checked(duration))]
     pub wait: Option<Checked<Duration>>,
 }

@@ -61,7 +61,7 @@ pub(crate) fn list(typed: &args::List) -> anyhow::Result<ExitAction> {
     };
     // On stderr: an empty list is a right answer, and a script continues with it.
     if view.is_empty() {
-        tracing::warn!("there are no locks in {}", &target.info.address);
+        tracing::warn!("there are no locks in {}", target.info.address);
     }
     answer(&text, ExitAction::Status(0))
 }

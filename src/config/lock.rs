@@ -1,5 +1,4 @@
-//! Every kind of lock: other settings depend on it. A new store has a variant here, and nowhere else above its
-//! own folder.
+//! Every kind of lock, and the way to its store. A new store has a variant here; the compiler names the rest.
 
 use std::ffi::OsString;
 use std::fmt::Display;
@@ -66,8 +65,7 @@ impl Lock {
         Ok(named)
     }
 
-    /// Returns the lock that one flag must name, to look at it: the files there, not a flag, tell whether it is
-    /// kept as on a shared drive.
+    /// Returns the lock that one flag must name, to look at it. Its files tell whether it is a shared drive's.
     pub(crate) fn named(
         blob: &Option<String>,
         file: &Option<PathBuf>,
@@ -108,8 +106,6 @@ impl Lock {
     }
 
     /// Finds the lock, without a request to its store; `prepare` gets a blob's account first.
-    ///
-    /// This is the one way from settings to a store.
     pub(crate) fn find(
         &self,
         slots: u32,

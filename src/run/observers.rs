@@ -46,8 +46,9 @@ impl Observers {
         shared_status: Option<Arc<SharedStatus>>,
     ) -> Observers {
         let candidate = &config.candidate;
+        let contain = guardian.containment().to_string();
         let status = StatusObserver {
-            status: Status::starting(&candidate.identity, candidate.pid, guardian),
+            status: Status::starting(&candidate.identity, candidate.pid, guardian.pid(), contain),
             store: Arc::clone(store),
             file: config.status_file.clone().map(StatusFile::new),
             shared_status: shared_status.clone(),

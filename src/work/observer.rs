@@ -39,9 +39,10 @@ struct ObserverState {
 impl WorkerObserver {
     /// Creates it after the fork: threads write the files.
     pub(super) fn new(config: &config::Work, queue: &str, guardian: &Guardian) -> WorkerObserver {
+        let contain = guardian.containment().to_string();
         let status = Status {
             lock: queue.to_owned(),
-            ..Status::starting(&config.identity, config.pid, guardian)
+            ..Status::starting(&config.identity, config.pid, guardian.pid(), contain)
         };
         let who = Instance {
             identity: config.identity.clone(),

@@ -461,6 +461,10 @@ impl World {
                     // Two leases, and the longest wait for a version without a readable record.
                     bound += lease + 60 * SECOND + 3 * poll + 15 * SECOND;
                 }
+                if self.schedule.place == Place::Store {
+                    // An old view between two new ones begins a standby's wait anew.
+                    bound += self.schedule.staleness;
+                }
                 if self.drive.is_some() && self.store.deletions > 0 {
                     bound += nanos(self.schedule.grace) + 10 * SECOND;
                 }

@@ -87,7 +87,7 @@ const MAY_KNOW: &[(&str, &[&str])] = &[
             "work",
         ],
     ),
-    ("status", &["guardian", "machine", "report"]),
+    ("status", &["machine", "report"]),
     (
         "commands",
         &[

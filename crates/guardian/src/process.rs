@@ -9,7 +9,8 @@
 //! guardians' sockets. It keeps the process id until the guardians have ended, because a service manager or a
 //! container kills the rest when the main process ends.
 //!
-//! A panicking thread must never wait for what another thread may hold.
+//! [`begin`] comes before logging is set up. A panicking thread must never wait for what another thread may
+//! hold.
 
 use std::ffi::{CStr, CString, OsStr, OsString, c_char, c_int};
 use std::os::fd::{BorrowedFd, IntoRawFd};

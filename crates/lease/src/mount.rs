@@ -397,6 +397,15 @@ mod tests {
     }
 
     #[test]
+    fn only_a_mount_that_shows_changes_late_is_warned_of() {
+        let path = "/mnt/over/lock";
+        let warning = found(path, &[]).warning(Path::new(path));
+        assert!(warning.is_some_and(|text| text.starts_with("/mnt/over/lock: this nfs mount")));
+        let share = "/mnt/share/lock";
+        assert_eq!(found(share, &[]).warning(Path::new(share)), None);
+    }
+
+    #[test]
     fn mount_point_that_is_not_utf8_is_found() {
         let mut table = TABLE.as_bytes().to_vec();
         table.extend_from_slice(b"37 22 0:57 / /mnt/b\xfcro rw - fuse.sshfs h: rw\n");

@@ -246,7 +246,7 @@ pub struct LockInfo {
 }
 
 impl LockInfo {
-    /// Returns the properties of a lock whose record every instance may replace.
+    /// Returns the common properties: a record that every instance may replace.
     pub(crate) fn new(address: String, place: &'static str) -> LockInfo {
         LockInfo {
             address,

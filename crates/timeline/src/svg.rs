@@ -24,7 +24,8 @@ const THIN: f64 = 2.0;
 const NAMES: (f64, f64) = (90.0, 260.0);
 
 // Colours of the tracks, in turn. The first six differ by 11 or more in CIELAB, also for people who lack one
-// kind of cone (simulated after Machado, Oliveira and Fernandes, 2009). Red is for overlaps, amber for doubt.
+// kind of cone (simulated after Machado, Oliveira and Fernandes, 2009). White text is readable on each. Red is
+// for overlaps, amber for doubt.
 const COLOURS: &[&str] = &[
     "#1769aa", "#9a6a1e", "#b0568f", "#0f8a6a", "#4a5563", "#5b4bb5", "#7a8a1f", "#2f8fb8",
 ];

@@ -19,7 +19,8 @@
 //! # When the message is gone for all workers
 //! It expired, by the `Date` of the answer that does not find it, or its queue was deleted. That is no loss if
 //! its last confirmed lock had not ended by then: no other worker has it. So renewals succeed, and settlements
-//! have nothing left to do. A message that vanishes earlier is lost.
+//! have nothing left to do. A message that vanishes earlier was deleted by another
+//! client: it is lost.
 //!
 //! # When a settlement was not answered
 //! If its repetition is refused, the first one took effect, provided that the confirmed lock lasts and no
